@@ -1,0 +1,17 @@
+# Compiler settings shared by every target, and em_library(): one library a directory.
+add_library(em_options INTERFACE)
+target_compile_options(em_options INTERFACE -Wall -Wextra -Werror -fno-math-errno)
+target_include_directories(em_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_definitions(em_options INTERFACE $<$<CONFIG:Debug>:EM_DEBUG_CHECKS=1>)
+if(ELASTICMEM_SANITIZE)
+  target_compile_options(em_options INTERFACE -fsanitize=${ELASTICMEM_SANITIZE} -fno-omit-frame-pointer
+                                              -fno-sanitize-recover=all)
+  target_link_options(em_options INTERFACE -fsanitize=${ELASTICMEM_SANITIZE})
+endif()
+
+# em_library(NAME SOURCES a.cc ... DEPS targets... [PRIVATE_DEPS targets...])
+function(em_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC em_options ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
