@@ -25,13 +25,13 @@ class ReadFile {
   int descriptor() const { return descriptor_; }
   uint64_t bytes() const { return bytes_; }
   bool direct() const { return direct_; }
-  // Offsets, lengths and addresses of reads must be multiples of this: 1 when not direct, else from STATX_DIOALIGN (4096
-  // where the kernel does not tell).
+  // Offsets, lengths and addresses of reads must be multiples of this: 1 when not direct, else from STATX_DIOALIGN
+  // (4096 where the kernel does not tell).
   uint32_t alignment() const { return alignment_; }
   const std::string& path() const { return path_; }
 
-  // Reads exactly `out.size()` bytes at `offset`, synchronously and through an aligned bounce where needed; reading past the
-  // end is an error that says so. For headers and start-up.
+  // Reads exactly `out.size()` bytes at `offset`, synchronously and through an aligned bounce where needed; reading
+  // past the end is an error that says so. For headers and start-up.
   Status ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -44,7 +44,8 @@ class ReadFile {
   uint32_t alignment_ = 1;
 };
 
-// One read. Aligned as the file asks; may reach past the end of the file by less than alignment (the short read is fine).
+// One read. Aligned as the file asks; may reach past the end of the file by less than alignment (the short read is
+// fine).
 struct ReadRequest {
   const ReadFile* file = nullptr;
   uint64_t offset = 0;
@@ -79,7 +80,7 @@ struct ReadQueueOptions {
   ReadQueueKind kind = ReadQueueKind::kAuto;
   uint32_t depth = 64;              // reads in flight at most
   uint32_t pread_threads = 8;       // for kPread
-  std::span<std::byte> registered;  // destinations lie in here; registered with io_uring where RLIMIT_MEMLOCK permits
+  std::span<std::byte> registered;  // destinations lie in here; pinned by io_uring where RLIMIT_MEMLOCK permits
 };
 
 // kAuto falls back to pread and says so in notices(); kUring fails where io_uring is refused.

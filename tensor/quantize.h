@@ -14,7 +14,8 @@ uint16_t F32ToF16(float value);  // round to nearest even
 float BF16ToF32(uint16_t bits);
 uint16_t F32ToBF16(float value);
 
-// out[i] = element i of `row`; `elements` is a multiple of the type's block. The reference that kernels are tested against.
+// out[i] = element i of `row`; `elements` is a multiple of the type's block. The reference that kernels are tested
+// against.
 void DequantizeRow(DType dtype, const std::byte* row, size_t elements, float* out);
 
 // Writes `in` (elements a multiple of the block) as a row of `dtype`: F32, F16, BF16, Q8_0 or Q4_0; others are refused.
@@ -26,27 +27,32 @@ constexpr bool CanQuantize(DType d) {
 // How activations are laid out for a product with weights of some type.
 enum class ActivationFormat : uint8_t {
   kF32,  // floats: for F32, F16 and BF16 weights
-  kQ8,   // Q8Block: for quantised weights
+  kQ8,   // Q8Group: for quantised weights
 };
 
-// 32 activations: value i is scale * q[i]. sums[h] is the sum of q over half h, for types with an offset.
-// Quantised per row, so a row's bytes do not depend on the batch it is in.
-struct Q8Block {
-  float scale;
-  int16_t sums[2];
-  int8_t q[32];
+// 8 blocks of 32 activations: value i of block b is scale[b] * q[b][i]. sums[b][h] is the sum of q over half h, for
+// types with an offset. Field by field rather than block by block, because kernels treat 8 blocks as the lanes of a
+// vector. The blocks past the end of a row are all zero. Quantised per row, so a row's bytes do not depend on its
+// batch.
+struct Q8Group {
+  float scale[8];
+  int16_t sums[8][2];
+  int8_t q[8][32];
 };
-static_assert(sizeof(Q8Block) == 40);
+static_assert(sizeof(Q8Group) == 320);
+inline constexpr size_t kQ8GroupElements = 256;
 
 constexpr ActivationFormat FormatFor(DType weights) {
   return IsQuantized(weights) ? ActivationFormat::kQ8 : ActivationFormat::kF32;
 }
 // Bytes of one prepared row; rows start `RoundUp(.., 64)` apart.
 constexpr size_t ActivationRowBytes(ActivationFormat format, size_t elements) {
-  return format == ActivationFormat::kF32 ? elements * sizeof(float) : (elements + 31) / 32 * sizeof(Q8Block);
+  return format == ActivationFormat::kF32 ? elements * sizeof(float)
+                                          : (elements + kQ8GroupElements - 1) / kQ8GroupElements * sizeof(Q8Group);
 }
 
-// `x` [elements] (a multiple of 32 for kQ8) in `format` at `out`.
+// `x` [elements] (a multiple of 32 for kQ8) in `format` at `out`. A block with a NaN or an infinity gets a NaN scale,
+// so that it is never hidden.
 void PrepareActivations(ActivationFormat format, const float* x, size_t elements, std::byte* out);
 
 // `tokens` prepared rows, `stride` bytes apart (a view).

@@ -21,6 +21,8 @@ enum class GgufType : uint32_t {
   kString = 8, kArray = 9, kUint64 = 10, kInt64 = 11, kFloat64 = 12,
 };
 
+std::string_view GgufTypeName(GgufType type);  // "u32", "string"; "array" for kArray
+
 // A metadata value. Integers of every width are held as 64 bits, with their declared type beside them.
 struct GgufValue {
   GgufType type = GgufType::kUint32;          // of the value, or kArray
@@ -50,8 +52,7 @@ class GgufFile {
  public:
   // Opens `path` and, if its metadata says it is the first of several, the other parts beside it.
   static StatusOr<GgufFile> Open(const std::string& path);
-  // Parses one part from memory (for fuzzing and tests); `name` is used in messages. `file_bytes` is the size that offsets
-  // are checked against: bytes.size() normally.
+  // Parses one part from memory (for fuzzing and tests); `name` is used in messages. Other parts are not looked for.
   static StatusOr<GgufFile> Parse(std::span<const std::byte> bytes, std::string_view name);
 
   bool is_powerinfer() const { return powerinfer_; }  // PWRI magic
@@ -79,7 +80,8 @@ class GgufFile {
   StatusOr<const std::vector<float>*> Floats(std::string_view key) const;
   StatusOr<std::optional<std::vector<int64_t>>> Ints(std::string_view key) const;  // any integer or bool array
 
-  // Frees large arrays (the vocabulary) once the tokenizer has been built from them.
+  // Frees arrays of more than 1,024 elements (the vocabulary) once the tokenizer has been built from them: they are
+  // absent from then on.
   void DropArrays();
 
  private:

@@ -1,6 +1,7 @@
 // Text to token ids and back, from the vocabulary in a GGUF file.
-// Two kinds: SentencePiece BPE (tokenizer.ggml.model "llama": merges by score, byte fallback, space prefix) and byte-level BPE
-// ("gpt2": merges by rank after a pre-tokenizer named by tokenizer.ggml.pre has split the text).
+// Two kinds: SentencePiece BPE (tokenizer.ggml.model "llama": merges by score, byte fallback, space prefix) and
+// byte-level BPE ("gpt2": merges by rank after a pre-tokenizer named by tokenizer.ggml.pre has split the text;
+// "gemma4": the same over characters).
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,9 @@
 
 #include "base/status.h"
 #include "runtime/gguf/gguf.h"
+#include "runtime/text/token_id.h"
 
 namespace elasticmem {
-
-using TokenId = int32_t;
 
 struct EncodeOptions {
   bool add_special = true;     // BOS/EOS as the vocabulary asks
@@ -61,8 +61,10 @@ class Tokenizer {
 // Turns ids into text as they come and never emits half a UTF-8 character: incomplete bytes wait for the next token.
 class StreamingDetokenizer {
  public:
-  explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool special = false);
-  // The text that `id` completes; may be empty.
+  // `begins_text`: the ids begin a text, so that the space prefix goes as in Decode; false where they continue a
+  // prompt.
+  explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool special = false, bool begins_text = true);
+  // The text that `id` completes: whole characters, U+FFFD for bytes that are none; may be empty.
   std::string Add(TokenId id);
   // What still waits (an incomplete character becomes U+FFFD).
   std::string Finish();
@@ -70,7 +72,7 @@ class StreamingDetokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool special_;
-  bool first_ = true;
+  bool first_;  // a space prefix may come yet
   std::string pending_;
 };
 

@@ -1,0 +1,132 @@
+#include "device/team.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <oneapi/tbb/task_arena.h>
+
+#include "base/status.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace elasticmem {
+namespace {
+
+// About 50 microseconds on current cores: longer than the gaps between operators, shorter than a disk read.
+constexpr int kSpinsBeforeSleep = 2000;
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+struct Team::Arena {
+  explicit Arena(int threads) : arena(threads, 1) {}
+  tbb::task_arena arena;
+};
+
+Team::Team(int threads) : threads_(std::max(1, threads)) {
+  if (threads_ > 1) arena_ = std::make_unique<Arena>(threads_);
+}
+
+Team::~Team() { EM_CHECK(!session_open_.load()); }
+
+Team::Session::Session(Team& team) : team_(team) {
+  EM_CHECK(!team_.session_open_.exchange(true));
+  if (!team_.arena_) return;
+  for (int i = 1; i < team_.threads_; ++i) {
+    team_.joined_.fetch_add(1);
+    team_.arena_->arena.enqueue([&t = team_] {
+      t.WorkerLoop();
+      t.joined_.fetch_sub(1, std::memory_order_release);
+    });
+  }
+}
+
+Team::Session::~Session() {
+  team_.session_open_.store(false, std::memory_order_seq_cst);
+  team_.wake_epoch_.fetch_add(1, std::memory_order_seq_cst);
+  team_.wake_epoch_.notify_all();
+  // Tasks that have not started yet see the closed session and leave; none may outlive it.
+  for (int spins = 0; team_.joined_.load(std::memory_order_acquire) > 0; ++spins) {
+    if (spins < kSpinsBeforeSleep) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Takes tickets of the job that `word` belongs to until none is left; false if there was none to take.
+bool Team::TakeTicket(uint64_t word) {
+  bool took = false;
+  while (true) {
+    const uint64_t ticket = word & kTicketMask;
+    const uint64_t chunks = (word >> kTicketBits) & kTicketMask;
+    if (ticket >= chunks) return took;
+    if (!word_.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire)) continue;
+    (*job_)(ticket);
+    took = true;
+    done_.fetch_add(1, std::memory_order_release);
+    word = word_.load(std::memory_order_acquire);
+  }
+}
+
+void Team::WorkerLoop() {
+  int idle = 0;
+  while (session_open_.load(std::memory_order_seq_cst)) {
+    const uint64_t word = word_.load(std::memory_order_acquire);
+    if (TakeTicket(word)) {
+      idle = 0;
+    } else if (++idle < kSpinsBeforeSleep) {
+      Pause();
+    } else {
+      // Announce the sleep first, then look again: the publisher writes the word first, then looks for sleepers.
+      sleepers_.fetch_add(1, std::memory_order_seq_cst);
+      const uint32_t epoch = wake_epoch_.load(std::memory_order_seq_cst);
+      const uint64_t now = word_.load(std::memory_order_seq_cst);
+      const bool work = (now & kTicketMask) < ((now >> kTicketBits) & kTicketMask);
+      if (!work && session_open_.load(std::memory_order_seq_cst)) wake_epoch_.wait(epoch, std::memory_order_seq_cst);
+      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+      idle = 0;
+    }
+  }
+}
+
+void Team::Publish(uint64_t word) {
+  word_.store(word, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+    wake_epoch_.fetch_add(1, std::memory_order_seq_cst);
+    wake_epoch_.notify_all();
+  }
+}
+
+void Team::ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk) {
+  EM_CHECK(chunks <= kTicketMask);
+  if (chunks == 1 || !arena_ || !session_open_.load(std::memory_order_relaxed)) {
+    for (size_t i = 0; i < chunks; ++i) chunk(i);
+    return;
+  }
+  if (chunks == 0) return;
+  job_ = &chunk;
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t generation = (word_.load(std::memory_order_relaxed) >> (2 * kTicketBits)) + 1;
+  Publish(generation << (2 * kTicketBits) | uint64_t{chunks} << kTicketBits);
+  TakeTicket(word_.load(std::memory_order_acquire));
+  for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
+    if (spins < kSpinsBeforeSleep) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace elasticmem

@@ -1,0 +1,330 @@
+#include "hybrid/sparse_ffn.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/carver.h"
+#include "base/stopwatch.h"
+#include "base/units.h"
+
+namespace elasticmem {
+namespace {
+
+// Tails this near to each other are read in one go: on NVMe a request costs about as much as reading 16 KiB more.
+constexpr uint64_t kMaxGapBytes = 16 << 10;
+constexpr uint64_t kMaxReadBytes = 256 << 10;
+// Rows that one chunk of work takes: enough to amortise a ticket, few enough to balance.
+constexpr size_t kRowsPerChunk = 16;
+// Neurons of a wave for every token of a step, so that the lists stay in cache.
+constexpr size_t kListPerToken = 256;
+
+size_t ListCapacity(const RecordLayout& layout, uint32_t max_tokens) {
+  return std::max<size_t>(RoundUp(layout.ff, SparseFfn::kNeuronGroup), kListPerToken * max_tokens);
+}
+
+}  // namespace
+
+uint64_t SparseFfn::ScratchBytes(const RecordLayout& layout, uint32_t max_tokens) {
+  const size_t list = ListCapacity(layout, max_tokens);
+  Carver carver(nullptr);
+  carver.Take<uint8_t>(layout.ff);
+  carver.Take<uint32_t>(layout.ff);
+  carver.Take<std::byte*>(layout.ff);
+  carver.Take<uint32_t>(list);
+  carver.Take<float>(list);
+  carver.Take<float>(list);
+  carver.Take<float>(size_t{max_tokens} * layout.d_model);
+  return carver.used();
+}
+
+uint64_t SparseFfn::MinRingBytes(const RecordLayout& layout, uint32_t file_alignment) {
+  // A wave is at least one group; in the worst case all of it is missing, and each record is read alone.
+  const uint64_t span = RoundUp<uint64_t>(layout.tail_bytes, file_alignment) + 2 * uint64_t{file_alignment} + 64;
+  const uint64_t group = kNeuronGroup * std::max<uint64_t>(span, layout.record_bytes + kMaxGapBytes / 4);
+  return RoundUp<uint64_t>(2 * group + kMaxReadBytes, 4096);
+}
+
+StatusOr<std::unique_ptr<SparseFfn>> SparseFfn::Create(Budget& budget, Team* team, const NeuronStore* store,
+                                                       NeuronResidency* residency, ReadRing* ring,
+                                                       Activation activation, uint32_t max_tokens) {
+  EM_ASSIGN_OR_RETURN(AlignedBuffer scratch, AlignedBuffer::Allocate(budget, MemoryCategory::kScratch,
+                                                                     ScratchBytes(store->layout(), max_tokens)));
+  return std::unique_ptr<SparseFfn>(
+      new SparseFfn(team, store, residency, ring, activation, max_tokens, std::move(scratch)));
+}
+
+SparseFfn::SparseFfn(Team* team, const NeuronStore* store, NeuronResidency* residency, ReadRing* ring,
+                     Activation activation, uint32_t max_tokens, AlignedBuffer scratch)
+    : team_(team), store_(store), residency_(residency), ring_(ring), activation_(activation),
+      layout_(store->layout()), max_tokens_(max_tokens), list_capacity_(ListCapacity(layout_, max_tokens)),
+      scratch_(std::move(scratch)) {
+  Carver carver(scratch_.data());
+  marks_ = carver.Take<uint8_t>(layout_.ff);
+  union_ = carver.Take<uint32_t>(layout_.ff);
+  records_ = carver.Take<const std::byte*>(layout_.ff);
+  neurons_ = carver.Take<uint32_t>(list_capacity_);
+  gates_ = carver.Take<float>(list_capacity_);
+  coefficients_ = carver.Take<float>(list_capacity_);
+  partials_ = carver.Take<float>(size_t{max_tokens} * layout_.d_model);
+}
+
+// Fills union_ and marks_, and counts the active neurons into heat.
+void SparseFfn::FindUnion(const Rows& rows, bool all_neurons) {
+  const uint32_t ff = layout_.ff;
+  statistics_.possible += rows.tokens * ff;
+  if (rows.tokens == 1 && !all_neurons) {
+    union_size_ = CompactNonZero({rows.gate, ff}, union_);
+    std::memset(marks_, kUnused, ff);
+    for (size_t i = 0; i < union_size_; ++i) marks_[union_[i]] = kResident;
+    residency_->heat().Touch(rows.layer, {union_, union_size_});
+    statistics_.active += union_size_;
+    return;
+  }
+  std::memset(marks_, all_neurons ? kResident : kUnused, ff);
+  for (size_t t = 0; t < rows.tokens; ++t) {
+    const size_t active = CompactNonZero({rows.gate + t * ff, ff}, union_);
+    residency_->heat().Touch(rows.layer, {union_, active});
+    for (size_t i = 0; i < active; ++i) marks_[union_[i]] = kResident;
+    statistics_.active += active;
+  }
+  union_size_ = 0;
+  for (uint32_t i = 0; i < ff; ++i) {
+    if (marks_[i]) union_[union_size_++] = i;
+  }
+}
+
+// Looks up every neuron of the union and cuts it into waves: as many groups as the lists and half of the ring hold.
+void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
+  waves_.clear();
+  missing_.clear();
+  reads_.clear();
+  tickets_.clear();
+  const uint32_t groups = CeilDiv(layout_.ff, kNeuronGroup);
+  const uint32_t groups_per_wave =
+      std::max<uint32_t>(1, static_cast<uint32_t>(list_capacity_ / tokens / kNeuronGroup));
+  const uint32_t alignment = store_->file().alignment();
+  const uint64_t half_ring = ring_->max_bytes(store_->file()) / 2;
+  // Small beside the ring, so that what is lost where its end wraps around is small too.
+  const uint64_t max_read = std::min<uint64_t>(kMaxReadBytes, half_ring / 2);
+  const auto span_bytes = [&](const MergedRead& read) { return RoundUp<uint64_t>(read.bytes, alignment) + 2 * alignment + 64; };
+
+  Wave wave;
+  uint64_t wave_bytes = 0;
+  size_t next = 0;  // in union_
+  for (uint32_t g = 0; g < groups; ++g) {
+    const size_t first_missing = missing_.size();
+    const size_t first_next = next;
+    for (; next < union_size_ && union_[next] / kNeuronGroup == g; ++next) {
+      const uint32_t neuron = union_[next];
+      records_[neuron] = residency_->Record({layer, neuron});
+      if (records_[neuron]) continue;
+      marks_[neuron] = kLate;
+      missing_.push_back({store_->TailOffset(layer, neuron), neuron, 0});
+    }
+    std::sort(missing_.begin() + first_missing, missing_.end(),
+              [](const Missing& a, const Missing& b) { return a.offset < b.offset; });
+    ranges_.clear();
+    for (size_t m = first_missing; m < missing_.size(); ++m) ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
+    const std::vector<MergedRead> merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
+    uint64_t group_bytes = 0;
+    for (const MergedRead& read : merged) group_bytes += span_bytes(read);
+    const bool full = g > wave.group_begin &&
+                      (g - wave.group_begin >= groups_per_wave || wave_bytes + group_bytes > half_ring);
+    if (full) {
+      wave.group_end = g;
+      wave.union_end = first_next;
+      wave.read_end = reads_.size();
+      waves_.push_back(wave);
+      wave = {g, g, first_next, first_next, reads_.size(), reads_.size()};
+      wave_bytes = 0;
+    }
+    for (const MergedRead& read : merged) {
+      for (size_t m = 0; m < read.count; ++m) {
+        missing_[first_missing + read.first + m].read = static_cast<uint32_t>(reads_.size());
+      }
+      reads_.push_back({read.offset, read.bytes, first_missing + read.first, read.count});
+    }
+    wave_bytes += group_bytes;
+  }
+  wave.group_end = groups;
+  wave.union_end = union_size_;
+  wave.read_end = reads_.size();
+  waves_.push_back(wave);
+  statistics_.wanted += union_size_;
+  statistics_.resident += union_size_ - missing_.size();
+  statistics_.record_bytes_read += missing_.size() * layout_.tail_bytes;
+}
+
+void SparseFfn::EnqueueReads() {
+  while (tickets_.size() < reads_.size()) {
+    const MergedRead& read = reads_[tickets_.size()];
+    const auto ticket = ring_->Enqueue(store_->file(), read.offset, read.bytes);
+    if (!ticket) return;
+    tickets_.push_back(*ticket);
+  }
+}
+
+Status SparseFfn::WaitForReads(const Wave& wave, uint32_t layer) {
+  for (size_t r = wave.read_begin; r < wave.read_end; ++r) {
+    EM_CHECK(r < tickets_.size());
+    EM_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, ring_->Wait(tickets_[r]));
+    for (size_t m = reads_[r].first; m < reads_[r].first + reads_[r].count; ++m) {
+      const auto tail = bytes.subspan(missing_[m].offset - reads_[r].offset, layout_.tail_bytes);
+      records_[missing_[m].neuron] = tail.data();
+    }
+  }
+  // Checked by all workers; what they find is told by one.
+  std::atomic<bool> damaged = false;
+  const size_t first = wave.read_begin < wave.read_end ? reads_[wave.read_begin].first : 0;
+  const size_t last = wave.read_begin < wave.read_end ? reads_[wave.read_end - 1].first + reads_[wave.read_end - 1].count : 0;
+  const auto verify = [&](size_t m) {
+    return store_->VerifyTail(layer, missing_[m].neuron, {records_[missing_[m].neuron], layout_.tail_bytes});
+  };
+  team_->ParallelFor(CeilDiv(last - first, kRowsPerChunk), [&](size_t chunk) {
+    const size_t end = std::min(last, first + (chunk + 1) * kRowsPerChunk);
+    for (size_t m = first + chunk * kRowsPerChunk; m < end; ++m) {
+      if (!verify(m).ok()) damaged.store(true);
+    }
+  });
+  for (size_t m = first; damaged.load() && m < last; ++m) EM_RETURN_IF_ERROR(verify(m));
+  return absl::OkStatus();
+}
+
+// Lists, for each token, the wave's neurons that it uses, with their gates.
+void SparseFfn::ListWave(const Rows& rows, const Wave& wave, bool all_neurons) {
+  const uint32_t groups = wave.group_end - wave.group_begin;
+  list_begin_.assign(1, 0);
+  group_begin_.clear();
+  size_t entry = 0;
+  for (size_t t = 0; t < rows.tokens; ++t) {
+    const float* gate = rows.gate + t * layout_.ff;
+    size_t next = wave.union_begin;
+    const size_t begin = entry;
+    for (uint32_t g = 0; g < groups; ++g) {
+      group_begin_.push_back(static_cast<uint32_t>(entry - begin));
+      const uint32_t end = (wave.group_begin + g + 1) * kNeuronGroup;
+      for (; next < wave.union_end && union_[next] < end; ++next) {
+        const uint32_t neuron = union_[next];
+        if (gate[neuron] == 0 && !all_neurons) continue;
+        neurons_[entry] = neuron;
+        gates_[entry++] = gate[neuron];
+      }
+    }
+    group_begin_.push_back(static_cast<uint32_t>(entry - begin));
+    list_begin_.push_back(entry);
+  }
+}
+
+// coefficients_ = gate * up . x for every entry of the lists whose neuron has this mark.
+void SparseFfn::ComputeCoefficients(const Rows& rows, uint8_t mark) {
+  if (!layout_.gated) {
+    if (mark == kResident) std::copy_n(gates_, list_begin_.back(), coefficients_);
+    return;
+  }
+  const size_t chunks_per_token = rows.tokens == 1 ? CeilDiv(list_begin_[1], kRowsPerChunk) : 1;
+  team_->ParallelFor(rows.tokens * chunks_per_token, [&](size_t chunk) {
+    const size_t t = chunk / chunks_per_token;
+    size_t begin = list_begin_[t];
+    size_t end = list_begin_[t + 1];
+    if (rows.tokens == 1) {
+      begin += chunk * kRowsPerChunk;
+      end = std::min(end, begin + kRowsPerChunk);
+    }
+    ActivationRows x = rows.x;
+    x.data = rows.x.Row(t);
+    x.tokens = 1;
+    const std::byte* up_rows[kRowsPerChunk];
+    size_t entries[kRowsPerChunk];
+    float ups[kRowsPerChunk];
+    size_t n = 0;
+    const auto flush = [&] {
+      GatherDot(layout_.up, {up_rows, n}, layout_.d_model, x, ups, n);
+      for (size_t i = 0; i < n; ++i) {
+        // Written so that NaN passes.
+        const float up = activation_ == Activation::kDRelu && ups[i] < 0 ? 0.0f : ups[i];
+        coefficients_[entries[i]] = gates_[entries[i]] * up;
+      }
+      n = 0;
+    };
+    for (size_t k = begin; k < end; ++k) {
+      if (marks_[neurons_[k]] != mark) continue;
+      up_rows[n] = records_[neurons_[k]] + layout_.up_offset;
+      entries[n++] = k;
+      if (n == kRowsPerChunk) flush();
+    }
+    if (n > 0) flush();
+  });
+}
+
+// y += the wave's groups, each summed on its own first.
+void SparseFfn::Accumulate(const Rows& rows, const Wave& wave) {
+  const size_t d = layout_.d_model;
+  const size_t unit = std::max<size_t>(32, Traits(layout_.down).block_elements);
+  const size_t splits = rows.tokens >= static_cast<size_t>(team_->threads())
+                            ? 1
+                            : std::min<size_t>(team_->threads(), std::max<size_t>(1, d / unit));
+  const size_t width = RoundUp(CeilDiv(d, splits), unit);
+  const uint32_t groups = wave.group_end - wave.group_begin;
+  team_->ParallelFor(rows.tokens * splits, [&](size_t chunk) {
+    const size_t t = chunk / splits;
+    const size_t begin = std::min(d, chunk % splits * width);
+    const size_t end = std::min(d, begin + width);
+    float* y = rows.y + t * d;
+    float* partial = partials_ + t * d;
+    const uint32_t* group = group_begin_.data() + t * (groups + 1);
+    const std::byte* down_rows[kNeuronGroup];
+    for (uint32_t g = 0; g < groups && begin < end; ++g) {
+      const size_t first = list_begin_[t] + group[g];
+      const size_t count = group[g + 1] - group[g];
+      if (count == 0) continue;
+      for (size_t k = 0; k < count; ++k) down_rows[k] = records_[neurons_[first + k]] + layout_.down_offset;
+      std::fill(partial + begin, partial + end, 0.0f);
+      AccumulateRows(layout_.down, {down_rows, count}, coefficients_ + first, begin, end, partial);
+      for (size_t j = begin; j < end; ++j) y[j] += partial[j];
+    }
+  });
+}
+
+// Keeps the records that are hotter than what lies in memory, and frees their place in the ring.
+void SparseFfn::AdmitAndRelease(const Wave& wave, uint32_t layer) {
+  const auto in_use = [&](NeuronId id) { return id.layer == layer && marks_[id.neuron]; };
+  for (size_t r = wave.read_begin; r < wave.read_end; ++r) {
+    for (size_t m = reads_[r].first; m < reads_[r].first + reads_[r].count; ++m) {
+      const uint32_t neuron = missing_[m].neuron;
+      if (std::byte* slot = residency_->Admit({layer, neuron}, in_use)) {
+        std::memcpy(slot, records_[neuron], layout_.tail_bytes);
+      }
+    }
+    ring_->Release();
+  }
+}
+
+Status SparseFfn::Run(const Rows& rows, bool all_neurons) {
+  EM_CHECK(rows.tokens <= max_tokens_);
+  std::memset(rows.y, 0, rows.tokens * layout_.d_model * sizeof(float));
+  FindUnion(rows, all_neurons);
+  {
+    const Stopwatch watch(statistics_.management_nanos);
+    PlanWaves(rows.tokens, rows.layer);
+  }
+  EnqueueReads();
+  Status status;
+  for (const Wave& wave : waves_) {
+    ListWave(rows, wave, all_neurons);
+    ComputeCoefficients(rows, kResident);
+    status = WaitForReads(wave, rows.layer);
+    if (!status.ok()) break;
+    ComputeCoefficients(rows, kLate);
+    Accumulate(rows, wave);
+    {
+      const Stopwatch watch(statistics_.management_nanos);
+      AdmitAndRelease(wave, rows.layer);
+    }
+    EnqueueReads();
+  }
+  if (!status.ok()) ring_->Clear();
+  return status;
+}
+
+}  // namespace elasticmem

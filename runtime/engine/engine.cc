@@ -1,0 +1,359 @@
+#include "runtime/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <deque>
+
+#include "base/units.h"
+#include "runtime/model/model_hash.h"
+
+namespace elasticmem {
+namespace {
+
+// Used for loading when nothing is streamed later; the pool takes its place.
+constexpr uint64_t kLoadRingBytes = 8 << 20;
+constexpr uint64_t kMinLoadRingBytes = 256 << 10;
+
+void Notice(const EngineOptions& options, const std::string& text) {
+  if (options.notice) options.notice(text);
+}
+
+// How the model and the options ask for memory. The store's tables are known from its layout alone.
+StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& options, uint32_t alignment) {
+  const ModelSpec& spec = model.spec();
+  PlanRequest request;
+  request.budget_bytes = options.budget_bytes;
+  const bool sparse = spec.HasSparseActivation();
+  request.mode = sparse ? options.mode.value_or(Mode::kExact) : Mode::kDense;
+  request.kv_type = options.kv_type;
+  request.context = options.context > 0 ? options.context : spec.context;
+  request.kv_tokens = std::min(options.kv_tokens, request.context);
+  request.sequences = options.sequences;
+  request.threads = options.threads;
+  request.prefill_chunk = options.prefill_chunk;
+  request.logits_rows = options.logits_rows;
+  request.tokenizer_bytes = model.MemoryBytes();
+  request.alignment = alignment;
+  if (options.kv_type == DType::kQ8_0 && spec.head_dim % 32 != 0) {
+    return InvalidInput("--kv-type q8_0 needs a head size that is a multiple of 32; this model's is {}", spec.head_dim);
+  }
+  if (options.prefill_chunk && *options.prefill_chunk == 0) return InvalidInput("--prefill-chunk is 0; expected 1 or more");
+  if (sparse) {
+    EM_ASSIGN_OR_RETURN(request.records, PackedLayout(model.pack_source(), options.store_type));
+    request.store_table_bytes = uint64_t{spec.layers} * (spec.ff * 4 + 16);
+  }
+  return request;
+}
+
+}  // namespace
+
+Engine::~Engine() = default;
+
+StatusOr<MemoryPlan> Engine::Plan(const Model& model, const EngineOptions& options, bool smallest) {
+  EM_ASSIGN_OR_RETURN(const PlanRequest request, MakeRequest(model, options, 4096));
+  return smallest ? SmallestPlan(model.spec(), request) : PlanMemory(model.spec(), request);
+}
+
+StatusOr<std::unique_ptr<Engine>> Engine::Open(const Model& model, const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine(model));
+  EM_RETURN_IF_ERROR(engine->OpenFiles(options));
+  EM_ASSIGN_OR_RETURN(PlanRequest request, MakeRequest(model, options, engine->files_[0].alignment()));
+  if (options.mode == Mode::kExact && request.mode != Mode::kExact) {
+    Notice(options, fmt::format("every neuron of a {} model is active, so exact mode is dense mode here",
+                                ActivationName(model.spec().activation)));
+  }
+  engine->context_ = request.context;
+  EM_ASSIGN_OR_RETURN(engine->plan_, PlanMemory(model.spec(), request));
+  engine->budget_ = std::make_unique<Budget>(options.budget_bytes);
+  EM_ASSIGN_OR_RETURN(engine->tokenizer_,
+                      engine->budget_->Reserve(MemoryCategory::kTokenizer, request.tokenizer_bytes));
+  engine->team_ = std::make_unique<Team>(options.threads);
+  if (engine->plan_.ffn == FfnPath::kRecords) EM_RETURN_IF_ERROR(engine->OpenStore(options));
+  EM_RETURN_IF_ERROR(engine->LoadWeights(options));
+  EM_RETURN_IF_ERROR(engine->MakePool(options));
+  engine->reads_at_start_ = engine->reader_->statistics();
+  return engine;
+}
+
+Status Engine::OpenFiles(const EngineOptions& options) {
+  for (const std::string& path : model_.gguf().paths()) {
+    EM_ASSIGN_OR_RETURN(ReadFile file, ReadFile::Open(path, options.direct_io));
+    files_.push_back(std::move(file));
+  }
+  if (options.direct_io && !files_[0].direct()) {
+    Notice(options, fmt::format("{}: this file system takes no direct reads; reading through the page cache",
+                                files_[0].path()));
+  }
+  return absl::OkStatus();
+}
+
+Status Engine::OpenStore(const EngineOptions& options) {
+  EM_ASSIGN_OR_RETURN(const uint64_t hash, ModelQuickHash(model_.gguf()));
+  EM_ASSIGN_OR_RETURN(const std::string path, StorePath({model_.path(), options.store_dir, options.cache_dir,
+                                                         options.store_type, hash}));
+  PackOptions pack;
+  pack.type = options.store_type;
+  pack.cancelled = options.cancelled;
+  pack.scratch_bytes = std::min<uint64_t>(pack.scratch_bytes, std::max<uint64_t>(1_MiB, budget_->available_bytes() / 2));
+  if (options.progress) {
+    pack.progress = [&](uint64_t done, uint64_t total) { options.progress("packing the neuron store", done, total); };
+  }
+  NeuronStore::Options open;
+  open.try_direct = options.direct_io;
+  EM_ASSIGN_OR_RETURN(OpenedStore opened, OpenOrPackNeuronStore(model_.pack_source(), path, pack, open));
+  store_.emplace(std::move(opened.store));
+  packed_ = std::move(opened.packed);
+  if (packed_ && !packed_->reused) {
+    Notice(options, fmt::format("packed {} in {:.1f} s{}", path, packed_->seconds,
+                                packed_->requantised.empty()
+                                    ? ""
+                                    : fmt::format("; {} (relative error {:.4f})", packed_->requantised,
+                                                  packed_->relative_error)));
+  }
+  EM_ASSIGN_OR_RETURN(store_tables_, budget_->Reserve(MemoryCategory::kTables, store_->MemoryBytes()));
+  return absl::OkStatus();
+}
+
+Status Engine::LoadWeights(const EngineOptions& options) {
+  const uint64_t staging = plan_.stream_ring_bytes + plan_.delta_ring_bytes;
+  // Loading wants a ring whether or not running does; the pool's memory is free for it until the pool is made.
+  const uint64_t pool_bytes = plan_.pool_blocks * plan_.geometry.block_bytes;
+  const uint64_t load = std::max(staging, std::clamp(pool_bytes, kMinLoadRingBytes, kLoadRingBytes));
+  {
+    EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, load));
+    ReadQueueOptions queue;
+    queue.kind = options.io;
+    queue.registered = memory.span();
+    EM_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(queue));
+    ReadRing ring(reader.get(), memory.span());
+    const auto progress = [&](uint64_t done, uint64_t total) {
+      if (options.progress) options.progress("loading weights", done, total);
+    };
+    EM_ASSIGN_OR_RETURN(weights_, Weights::Load(*budget_, model_.spec(), plan_, files_, &ring, progress));
+  }
+  EM_ASSIGN_OR_RETURN(staging_, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, staging));
+  ReadQueueOptions queue;
+  queue.kind = options.io;
+  queue.registered = staging_.span();
+  EM_ASSIGN_OR_RETURN(reader_, Reader::Open(queue));
+  for (const std::string& text : reader_->queue().notices()) Notice(options, text);
+  if (plan_.stream_ring_bytes > 0) {
+    stream_ring_ = std::make_unique<ReadRing>(reader_.get(), staging_.span().first(plan_.stream_ring_bytes));
+    stream_ = std::make_unique<DenseStream>(stream_ring_.get(), weights_->slices());
+  }
+  if (plan_.delta_ring_bytes > 0) {
+    delta_ring_ = std::make_unique<ReadRing>(reader_.get(), staging_.span().subspan(plan_.stream_ring_bytes));
+  }
+  return absl::OkStatus();
+}
+
+Status Engine::MakePool(const EngineOptions& options) {
+  const ModelSpec& spec = model_.spec();
+  const Geometry& geometry = plan_.geometry;
+  EM_ASSIGN_OR_RETURN(pool_, BlockPool::Create(*budget_, plan_.pool_blocks, geometry.block_bytes));
+  kv_ = std::make_unique<KvTable>(pool_.get(), budget_.get(), spec.layers, geometry.page_tokens);
+  Transformer::Parts parts;
+  parts.spec = &spec;
+  parts.weights = weights_.get();
+  parts.team = team_.get();
+  parts.kv = kv_.get();
+  parts.stream = stream_.get();
+  parts.kv_type = options.kv_type;
+  if (plan_.ffn == FfnPath::kRecords) {
+    EM_ASSIGN_OR_RETURN(residency_, NeuronResidency::Create(*budget_, pool_.get(), spec.layers, spec.ff,
+                                                            store_->layout().slot_bytes, geometry.page_bytes));
+    EM_ASSIGN_OR_RETURN(sparse_ffn_,
+                        SparseFfn::Create(*budget_, team_.get(), &*store_, residency_.get(), delta_ring_.get(),
+                                          spec.activation, plan_.prefill_chunk));
+    EM_RETURN_IF_ERROR(FillNeurons(options));
+    parts.sparse_ffn = sparse_ffn_.get();
+    parts.all_neurons = plan_.mode == Mode::kDense;
+    parts.up_type = store_->layout().up;
+  }
+  EM_ASSIGN_OR_RETURN(transformer_, Transformer::Create(*budget_, parts, plan_.prefill_chunk,
+                                                        std::min(options.logits_rows, plan_.prefill_chunk)));
+  return absl::OkStatus();
+}
+
+// Reads as many records as there are slots, the same share of every layer, in the order in which the store keeps them.
+Status Engine::FillNeurons(const EngineOptions& options) {
+  const RecordLayout& layout = store_->layout();
+  residency_->Grow(0);
+  const uint64_t slots = residency_->slots();
+  const uint32_t per_layer = static_cast<uint32_t>(std::min<uint64_t>(layout.ff, slots / layout.layers));
+  const uint64_t total = uint64_t{per_layer} * layout.layers * layout.record_bytes;
+  const uint32_t per_read = std::max<uint32_t>(
+      1, static_cast<uint32_t>(std::min<uint64_t>(delta_ring_->max_bytes(store_->file()) / 4, 512_KiB) / layout.record_bytes));
+
+  struct Pending {
+    ReadRing::Ticket ticket;
+    uint32_t layer, first, count;  // positions in the store
+  };
+  std::deque<Pending> pending;
+  uint64_t done = 0;
+  std::vector<uint32_t> neuron_at(layout.ff);
+  const auto take_oldest = [&]() -> Status {
+    const Pending read = pending.front();
+    EM_ASSIGN_OR_RETURN(const auto bytes, delta_ring_->Wait(read.ticket));
+    for (uint32_t i = 0; i < layout.ff; ++i) neuron_at[store_->Position(read.layer, i)] = i;
+    for (uint32_t p = 0; p < read.count; ++p) {
+      const uint32_t neuron = neuron_at[read.first + p];
+      const auto tail = bytes.subspan(uint64_t{p} * layout.record_bytes, layout.tail_bytes);
+      EM_RETURN_IF_ERROR(store_->VerifyTail(read.layer, neuron, tail));
+      if (std::byte* slot = residency_->AdmitIfFree({read.layer, neuron})) std::memcpy(slot, tail.data(), tail.size());
+    }
+    done += uint64_t{read.count} * layout.record_bytes;
+    if (options.progress) options.progress("loading neurons", done, total);
+    delta_ring_->Release();
+    pending.pop_front();
+    return absl::OkStatus();
+  };
+  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+    for (uint32_t first = 0; first < per_layer; first += per_read) {
+      if (options.cancelled && options.cancelled->load()) return Error(StatusCode::kCancelled, "interrupted while loading");
+      const uint32_t count = std::min(per_read, per_layer - first);
+      const uint64_t offset = store_->LayerOffset(layer) + uint64_t{first} * layout.record_bytes + layout.head_bytes;
+      const uint64_t bytes = uint64_t{count - 1} * layout.record_bytes + layout.tail_bytes;
+      std::optional<ReadRing::Ticket> ticket;
+      while (!(ticket = delta_ring_->Enqueue(store_->file(), offset, bytes))) EM_RETURN_IF_ERROR(take_oldest());
+      pending.push_back({*ticket, layer, first, count});
+    }
+  }
+  while (!pending.empty()) EM_RETURN_IF_ERROR(take_oldest());
+  return absl::OkStatus();
+}
+
+// Before KV blocks go back to the pool, neurons in their tails must leave.
+void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
+  for (uint32_t l = 0; residency_ && l < kv_->layers(); ++l) {
+    for (uint32_t p = first_page; p < kv_->pages(sequence); ++p) {
+      residency_->TakeBackKvTail(Index(kv_->block(sequence, l, p)));
+    }
+  }
+}
+
+void Engine::EndSequence(SequenceId sequence) {
+  TakeBackTails(sequence, 0);
+  kv_->RemoveSequence(sequence);
+  if (residency_) residency_->Grow(0);
+}
+
+void Engine::Truncate(SequenceId sequence, uint32_t tokens) {
+  TakeBackTails(sequence, CeilDiv(tokens, kv_->page_tokens()));
+  kv_->Truncate(sequence, tokens);
+  if (residency_) residency_->Grow(0);
+}
+
+// Takes the KV pages that `tokens` more tokens need; the coldest neurons make way.
+Status Engine::MakeRoom(SequenceId sequence, uint32_t tokens) {
+  const uint32_t before = kv_->tokens(sequence);
+  if (before + tokens > context_) {
+    return InvalidInput("the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
+                        before, tokens, context_);
+  }
+  const uint32_t pages_before = kv_->pages(sequence);
+  const uint32_t blocks = kv_->BlocksFor(sequence, tokens);
+  if (residency_) residency_->MakeFree(blocks);
+  if (!kv_->TryAppend(sequence, tokens)) {
+    return Exhausted("the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory", before,
+                     tokens, blocks, FormatBytes(pool_->block_bytes()), pool_->free());
+  }
+  if (!residency_) return absl::OkStatus();
+  for (uint32_t l = 0; l < kv_->layers(); ++l) {
+    for (uint32_t p = pages_before; p < kv_->pages(sequence); ++p) {
+      residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::span<const float>> Engine::Step(SequenceId sequence, std::span<const TokenId> ids,
+                                              std::span<const uint32_t> logits_rows) {
+  const auto start = std::chrono::steady_clock::now();
+  const uint32_t position = kv_->tokens(sequence);
+  EM_RETURN_IF_ERROR(MakeRoom(sequence, static_cast<uint32_t>(ids.size())));
+  rows_.clear();
+  for (size_t i = 0; i < ids.size(); ++i) rows_.push_back({sequence, position + static_cast<uint32_t>(i), ids[i]});
+  StatusOr<std::span<const float>> logits = transformer_->Step(rows_, logits_rows);
+  if (!logits.ok()) {
+    Truncate(sequence, position);
+    return logits.status();
+  }
+  if (residency_) residency_->heat().Advance(static_cast<uint32_t>(ids.size()));
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  tokens_ += ids.size();
+  ++steps_;
+  EM_RETURN_IF_ERROR(CheckLogits(*logits));
+  return logits;
+}
+
+Status Engine::CheckLogits(std::span<const float> logits) const {
+  float sum = 0;
+  for (const float logit : logits) sum += std::abs(logit);
+  if (std::isfinite(sum)) return absl::OkStatus();
+  EM_RETURN_IF_ERROR(model_.CheckFinite());
+  return Corrupt("the model gives NaN or infinite logits although all its weights are finite");
+}
+
+StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<const TokenId> ids) {
+  EM_CHECK(!ids.empty());
+  for (const TokenId id : ids) {
+    if (id < 0 || static_cast<uint32_t>(id) >= model_.spec().vocab) {
+      return InvalidInput("token id {} is out of range; the model has {} tokens", id, model_.spec().vocab);
+    }
+  }
+  while (ids.size() > plan_.prefill_chunk) {
+    EM_RETURN_IF_ERROR(Step(sequence, ids.first(plan_.prefill_chunk), {}).status());
+    ids = ids.subspan(plan_.prefill_chunk);
+  }
+  const uint32_t last = static_cast<uint32_t>(ids.size() - 1);
+  return Step(sequence, ids, {&last, 1});
+}
+
+Status Engine::AppendEach(SequenceId sequence, std::span<const TokenId> ids,
+                          const std::function<void(uint32_t, std::span<const float>)>& each) {
+  const size_t vocab = model_.spec().vocab;
+  for (const TokenId id : ids) {
+    if (id < 0 || static_cast<uint32_t>(id) >= vocab) {
+      return InvalidInput("token id {} is out of range; the model has {} tokens", id, vocab);
+    }
+  }
+  std::vector<uint32_t> rows(transformer_->max_logits_rows());
+  for (uint32_t i = 0; i < rows.size(); ++i) rows[i] = i;
+  while (!ids.empty()) {
+    const size_t n = std::min(ids.size(), rows.size());
+    const uint32_t position = kv_->tokens(sequence);
+    EM_ASSIGN_OR_RETURN(const std::span<const float> logits, Step(sequence, ids.first(n), {rows.data(), n}));
+    for (size_t i = 0; i < n; ++i) each(position + static_cast<uint32_t>(i), logits.subspan(i * vocab, vocab));
+    ids = ids.subspan(n);
+  }
+  return absl::OkStatus();
+}
+
+EngineStatistics Engine::statistics() const {
+  EngineStatistics s;
+  s.steps = steps_;
+  s.tokens = tokens_;
+  s.seconds = seconds_;
+  if (sparse_ffn_) {
+    s.ffn = sparse_ffn_->statistics();
+    s.management_seconds = (residency_->management_nanos() + s.ffn.management_nanos) * 1e-9;
+  }
+  s.reads = reader_->statistics();
+  s.reads.bytes_read -= reads_at_start_.bytes_read;
+  s.reads.reads -= reads_at_start_.reads;
+  s.reads.wait_micros -= reads_at_start_.wait_micros;
+  s.reads.busy_micros -= reads_at_start_.busy_micros;
+  return s;
+}
+
+void Engine::CheckInvariants() const {
+  budget_->CheckInvariants();
+  pool_->CheckInvariants();
+  kv_->CheckInvariants();
+  if (residency_) residency_->CheckInvariants();
+}
+
+}  // namespace elasticmem

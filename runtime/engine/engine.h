@@ -1,0 +1,134 @@
+// The engine: a model inside a memory budget, running sequences. Owns everything in the order it is built: budget, files,
+// neuron store, plan, weights, pool, tables, forward pass.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hybrid/residency.h"
+#include "hybrid/sparse_ffn.h"
+#include "mapping/kv_table.h"
+#include "mem/block_pool.h"
+#include "mem/read_ring.h"
+#include "runtime/engine/memory_plan.h"
+#include "runtime/engine/transformer.h"
+#include "runtime/engine/weights.h"
+#include "runtime/model/model.h"
+#include "store/neuron_store.h"
+
+namespace elasticmem {
+
+// Told of long work: what ("packing", "loading"), and bytes done of the total.
+using Progress = std::function<void(std::string_view what, uint64_t done, uint64_t total)>;
+
+struct EngineOptions {
+  uint64_t budget_bytes = 0;
+  std::optional<Mode> mode;        // unset: exact where the activation is sparse, else dense
+  DType kv_type = DType::kF16;     // F32, F16 or Q8_0
+  uint32_t context = 0;            // tokens of a sequence at most; 0: what the model was trained for
+  uint32_t kv_tokens = 1;          // tokens of KV that the budget must hold in any case
+  uint32_t sequences = 1;          // at once, each of kv_tokens
+  int threads = 1;
+  std::optional<uint32_t> prefill_chunk;
+  uint32_t logits_rows = 1;        // positions whose logits are wanted at once
+  std::string store_dir;           // of the neuron store; "": beside the model, else cache_dir
+  std::string cache_dir;
+  std::optional<DType> store_type;  // requantise the store to this
+  ReadQueueKind io = ReadQueueKind::kAuto;
+  bool direct_io = true;
+  Progress progress;
+  std::function<void(const std::string&)> notice;  // things worth saying once
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct EngineStatistics {
+  uint64_t steps = 0;
+  uint64_t tokens = 0;
+  double seconds = 0;             // in steps
+  double management_seconds = 0;  // of those: planning and moving neurons
+  SparseFfnStatistics ffn;
+  ReadStatistics reads;           // since the model was loaded
+};
+
+class Engine {
+ public:
+  // Packs the neuron store where one is needed and missing, plans the memory, loads. `model` outlives the engine.
+  static StatusOr<std::unique_ptr<Engine>> Open(const Model& model, const EngineOptions& options);
+  ~Engine();
+
+  // The plan that Open would make, without making it; nothing is packed or loaded.
+  static StatusOr<MemoryPlan> Plan(const Model& model, const EngineOptions& options, bool smallest = false);
+
+  SequenceId NewSequence() { return kv_->AddSequence(); }
+  void EndSequence(SequenceId sequence);
+  // Keeps the first `tokens` tokens.
+  void Truncate(SequenceId sequence, uint32_t tokens);
+  uint32_t tokens(SequenceId sequence) const { return kv_->tokens(sequence); }
+
+  // Appends `ids` to the sequence, in chunks. The logits [vocab] after the last one, valid until the next call.
+  // Errors: the context or the budget's KV is full (both numbers), a token id out of range, reads, weights that give NaN.
+  StatusOr<std::span<const float>> Append(SequenceId sequence, std::span<const TokenId> ids);
+  // The same, and `each(position, logits)` for every token of `ids`.
+  Status AppendEach(SequenceId sequence, std::span<const TokenId> ids,
+                    const std::function<void(uint32_t position, std::span<const float> logits)>& each);
+
+  const Model& model() const { return model_; }
+  const MemoryPlan& plan() const { return plan_; }
+  const Budget& budget() const { return *budget_; }
+  uint32_t context() const { return context_; }
+  Mode mode() const { return plan_.mode; }
+  const char* io_name() const { return reader_->queue().name(); }
+  const BlockPool& pool() const { return *pool_; }
+  const NeuronResidency* residency() const { return residency_.get(); }  // null without records
+  const std::optional<PackResult>& packed() const { return packed_; }    // when the store was made by this start
+  EngineStatistics statistics() const;
+
+  // Walks all tables.
+  void CheckInvariants() const;
+
+ private:
+  explicit Engine(const Model& model) : model_(model) {}
+  Status OpenFiles(const EngineOptions& options);
+  Status OpenStore(const EngineOptions& options);
+  Status LoadWeights(const EngineOptions& options);
+  Status MakePool(const EngineOptions& options);
+  Status FillNeurons(const EngineOptions& options);
+  void TakeBackTails(SequenceId sequence, uint32_t first_page);
+  Status MakeRoom(SequenceId sequence, uint32_t tokens);
+  StatusOr<std::span<const float>> Step(SequenceId sequence, std::span<const TokenId> ids,
+                                        std::span<const uint32_t> logits_rows);
+  Status CheckLogits(std::span<const float> logits) const;
+
+  const Model& model_;
+  uint32_t context_ = 0;
+  std::unique_ptr<Budget> budget_;
+  Reservation tokenizer_, store_tables_;
+  std::vector<ReadFile> files_;
+  std::optional<NeuronStore> store_;
+  std::optional<PackResult> packed_;
+  MemoryPlan plan_;
+  std::unique_ptr<Team> team_;
+  AlignedBuffer staging_;
+  std::unique_ptr<Reader> reader_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<ReadRing> stream_ring_, delta_ring_;
+  std::unique_ptr<DenseStream> stream_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<NeuronResidency> residency_;
+  std::unique_ptr<KvTable> kv_;
+  std::unique_ptr<SparseFfn> sparse_ffn_;
+  std::unique_ptr<Transformer> transformer_;
+  std::vector<StepRow> rows_;
+  ReadStatistics reads_at_start_;
+  uint64_t steps_ = 0;
+  uint64_t tokens_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace elasticmem

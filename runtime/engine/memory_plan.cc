@@ -1,0 +1,296 @@
+#include "runtime/engine/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "hybrid/sparse_ffn.h"
+
+namespace elasticmem {
+namespace {
+
+// Bounds of what is chosen when the user does not say. A slice of a few hundred KiB reads at disk speed; longer ones only need
+// more memory.
+constexpr uint64_t kMinSliceBytes = 64 << 10;
+constexpr uint64_t kMaxSliceBytes = 2 << 20;
+constexpr uint64_t kMaxDeltaRingBytes = 16 << 20;
+constexpr uint32_t kMaxPrefillChunk = 128;
+constexpr uint32_t kMinPrefillChunk = 8;
+// Share of the budget that step scratch, and each ring, may take before they shrink.
+constexpr uint64_t kScratchShare = 32;
+constexpr uint64_t kRingShare = 64;
+
+uint64_t VectorBytes(const ModelSpec& spec) {
+  uint64_t floats = 0;
+  const auto add = [&](const VectorRef& v) { floats += v ? RoundUp<uint64_t>(v.count, 16) : 0; };
+  const auto add_norm = [&](const NormRef& n) {
+    add(n.weight);
+    add(n.bias);
+  };
+  add_norm(spec.output_norm);
+  add(spec.output_bias);
+  for (const LayerSpec& l : spec.layer) {
+    for (const NormRef* n : {&l.attention_norm, &l.post_attention_norm, &l.ffn_norm, &l.post_ffn_norm}) add_norm(*n);
+    for (const VectorRef* v : {&l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm, &l.up_bias, &l.down_bias}) {
+      add(*v);
+    }
+  }
+  return floats * sizeof(float);
+}
+
+// How a plan is made: roomy first; tight when that does not fit.
+struct Sizing {
+  bool tight = false;
+  bool stream = false;  // some dense matrices may be read each step
+};
+
+class Planner {
+ public:
+  Planner(const ModelSpec& spec, const PlanRequest& request, FfnPath ffn) : spec_(spec), request_(request) {
+    plan_.mode = request.mode;
+    plan_.ffn = ffn;
+  }
+
+  // Fills in the plan; the bytes it needs at least are then in plan.needs, whether or not they fit.
+  StatusOr<MemoryPlan> Make(const Sizing& sizing) {
+    ListDense();
+    ChooseChunk(sizing);
+    EM_RETURN_IF_ERROR(SizePool(0, /*least=*/true));
+    SizeRings(sizing);
+    if (sizing.stream) ChooseStreamed();
+    const uint64_t least = Fixed() + plan_.dense_resident_bytes;
+    const uint64_t room = request_.budget_bytes > least ? request_.budget_bytes - least : 0;
+    // Where even the least pool does not fit it stays in the list of needs, to be shown.
+    if (!SizePool(room, /*least=*/false).ok()) EM_RETURN_IF_ERROR(SizePool(0, /*least=*/true));
+    ListNeeds();
+    return plan_;
+  }
+
+ private:
+  void ListDense() {
+    plan_.dense.clear();
+    using Role = DenseItem::Role;
+    for (uint32_t l = 0; l < spec_.layers; ++l) {
+      const LayerSpec& layer = spec_.layer[l];
+      const auto add = [&](Role role, const MatrixRef& matrix) {
+        if (matrix) plan_.dense.push_back({role, l, matrix, true});
+      };
+      add(Role::kQ, layer.q);
+      add(Role::kK, layer.k);
+      add(Role::kV, layer.v);
+      add(Role::kO, layer.o);
+      // With records the first product is dense, and that is all.
+      add(Role::kGate, layer.gate);
+      if (plan_.ffn == FfnPath::kMatrices || !spec_.gated) add(Role::kUp, layer.up);
+      if (plan_.ffn == FfnPath::kMatrices) add(Role::kDown, layer.down);
+    }
+    plan_.dense.push_back({Role::kOutput, 0, spec_.output, true});
+    plan_.dense_resident_bytes = 0;
+    plan_.dense_streamed_bytes = 0;
+    for (const DenseItem& item : plan_.dense) plan_.dense_resident_bytes += RoundUp<uint64_t>(item.matrix.bytes(), 64);
+  }
+
+  uint64_t Scratch(uint32_t chunk) const {
+    uint64_t bytes = StepScratchBytes(spec_, chunk, request_.logits_rows, request_.threads, plan_.ffn, 128);
+    if (plan_.ffn == FfnPath::kRecords) bytes += SparseFfn::ScratchBytes(*request_.records, chunk) + 4096;
+    return RoundUp<uint64_t>(bytes, 4096);
+  }
+
+  void ChooseChunk(const Sizing& sizing) {
+    uint32_t chunk = kMaxPrefillChunk;
+    if (request_.prefill_chunk) {
+      chunk = *request_.prefill_chunk;
+    } else {
+      while (chunk > kMinPrefillChunk && (sizing.tight || Scratch(chunk) > request_.budget_bytes / kScratchShare)) {
+        chunk /= 2;
+      }
+    }
+    plan_.prefill_chunk = std::max<uint32_t>(1, std::min(chunk, std::max<uint32_t>(1, request_.context)));
+  }
+
+  void SizeRings(const Sizing& sizing) {
+    plan_.slice_bytes = plan_.stream_ring_bytes = plan_.delta_ring_bytes = 0;
+    const uint64_t share = request_.budget_bytes / kRingShare;
+    if (sizing.stream) {
+      plan_.slice_bytes = sizing.tight ? kMinSliceBytes : std::clamp(share / 2, kMinSliceBytes, kMaxSliceBytes);
+      uint64_t longest = plan_.slice_bytes;
+      for (const DenseItem& item : plan_.dense) longest = std::max(longest, item.matrix.row_bytes());
+      const uint64_t span = RoundUp<uint64_t>(longest, request_.alignment) + 2 * uint64_t{request_.alignment};
+      plan_.stream_ring_bytes = RoundUp<uint64_t>((sizing.tight ? 2 : 4) * span, 4096);
+    }
+    if (plan_.ffn == FfnPath::kRecords) {
+      const uint64_t least = SparseFfn::MinRingBytes(*request_.records, request_.alignment);
+      plan_.delta_ring_bytes =
+          sizing.tight ? least : RoundUp<uint64_t>(std::clamp(share, least, std::max(least, kMaxDeltaRingBytes)), 4096);
+    }
+  }
+
+  // Leaves so many matrices out of memory that the rest fits, spread evenly over the step so that their reads hide behind
+  // the work on the others.
+  void ChooseStreamed() {
+    const uint64_t all = plan_.dense_resident_bytes;
+    const uint64_t others = Fixed() + PoolCost(plan_.kv_blocks);
+    const uint64_t room = request_.budget_bytes > others ? request_.budget_bytes - others : 0;
+    const double share = std::min(1.0, static_cast<double>(room) / all);
+    double owed = 0;
+    for (DenseItem& item : plan_.dense) {
+      const uint64_t bytes = RoundUp<uint64_t>(item.matrix.bytes(), 64);
+      owed += share * bytes;
+      item.resident = owed >= bytes;
+      if (item.resident) {
+        owed -= bytes;
+      } else {
+        plan_.dense_resident_bytes -= bytes;
+        plan_.dense_streamed_bytes += item.matrix.bytes();
+      }
+    }
+  }
+
+  uint64_t KvTokenBytes() const { return 2 * uint64_t{spec_.kv_heads} * RowBytes(request_.kv_type, spec_.head_dim); }
+  uint64_t SlotBytes() const { return plan_.ffn == FfnPath::kRecords ? request_.records->slot_bytes : 0; }
+  uint32_t KvBlocks(uint32_t tokens) const {
+    return request_.sequences * spec_.layers * CeilDiv(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
+  }
+  // What `blocks` blocks and the tables that describe them take.
+  uint64_t PoolCost(uint64_t blocks) const { return blocks * BlockCost() + 4096; }
+  uint64_t BlockCost() const {
+    return plan_.geometry.block_bytes + 64 + 13 * uint64_t{plan_.geometry.records_per_block};
+  }
+
+  // `least`: the smallest geometry and pool that holds the KV asked for. Else: what `room` bytes hold, as far as it is of use.
+  Status SizePool(uint64_t room, bool least) {
+    GeometryShapes shapes;
+    shapes.layers = spec_.layers;
+    shapes.kv_bytes_per_token_layer = KvTokenBytes();
+    shapes.slot_bytes = SlotBytes();
+    shapes.context = std::max<uint32_t>(1, request_.kv_tokens);
+    shapes.sequences = request_.sequences;
+    const uint64_t kv_bytes = uint64_t{request_.sequences} * spec_.layers * RoundUp<uint64_t>(shapes.context, 128) * KvTokenBytes();
+    const uint64_t slots = plan_.ffn == FfnPath::kRecords
+                               ? uint64_t{spec_.layers} * std::max<uint64_t>(SlotBytes(), 4096) * 2
+                               : uint64_t{spec_.layers} * 4096;
+    shapes.pool_bytes = least ? kv_bytes + slots : room;
+    EM_ASSIGN_OR_RETURN(plan_.geometry, ChooseGeometry(shapes));
+    plan_.kv_blocks = KvBlocks(request_.kv_tokens);
+    if (least) {
+      plan_.pool_blocks = plan_.kv_blocks;
+      return absl::OkStatus();
+    }
+    uint64_t blocks = room > 4096 ? (room - 4096) / BlockCost() : 0;
+    uint64_t useful = KvBlocks(std::max(request_.context, request_.kv_tokens));
+    if (plan_.ffn == FfnPath::kRecords) {
+      useful += CeilDiv<uint64_t>(uint64_t{spec_.layers} * spec_.ff, plan_.geometry.records_per_block);
+    }
+    blocks = std::min(blocks, useful);
+    if (blocks < plan_.kv_blocks) return Exhausted("the pool holds {} blocks of {}", blocks, plan_.kv_blocks);
+    plan_.pool_blocks = static_cast<uint32_t>(blocks);
+    return absl::OkStatus();
+  }
+
+  uint64_t NeuronTables() const {
+    if (plan_.ffn != FfnPath::kRecords) return 0;
+    return 8 * uint64_t{spec_.layers} * spec_.ff + 3 * 4096 + request_.store_table_bytes;
+  }
+  uint64_t KvTables() const { return 32 * uint64_t{KvBlocks(std::max(request_.kv_tokens, request_.context))} + 8192; }
+
+  // All but dense matrices and the pool.
+  uint64_t Fixed() const {
+    return NormBytes() + request_.tokenizer_bytes + Scratch(plan_.prefill_chunk) + plan_.stream_ring_bytes +
+           plan_.delta_ring_bytes + NeuronTables() + KvTables();
+  }
+  // Norms and biases, and the rounding of the buffers that hold dense weights.
+  uint64_t NormBytes() const { return RoundUp<uint64_t>(VectorBytes(spec_), 4096) + 8192; }
+
+  void ListNeeds() {
+    uint64_t gates = 0, weights = 0;
+    for (const DenseItem& item : plan_.dense) {
+      if (!item.resident) continue;
+      const bool gate = plan_.ffn == FfnPath::kRecords &&
+                        (item.role == DenseItem::Role::kGate || item.role == DenseItem::Role::kUp);
+      (gate ? gates : weights) += RoundUp<uint64_t>(item.matrix.bytes(), 64);
+    }
+    const auto add = [&](std::string what, MemoryCategory category, uint64_t bytes) {
+      if (bytes > 0) plan_.needs.push_back({std::move(what), category, bytes});
+    };
+    plan_.needs.clear();
+    add("attention and output weights", MemoryCategory::kDenseWeights, weights);
+    add("gates", MemoryCategory::kGates, gates);
+    add("norms and biases", MemoryCategory::kDenseWeights, NormBytes());
+    add("tokenizer", MemoryCategory::kTokenizer, request_.tokenizer_bytes);
+    add(fmt::format("step scratch ({} tokens)", plan_.prefill_chunk), MemoryCategory::kScratch,
+        Scratch(plan_.prefill_chunk));
+    add("ring for streamed weights", MemoryCategory::kStaging, plan_.stream_ring_bytes);
+    add("ring for missing neurons", MemoryCategory::kStaging, plan_.delta_ring_bytes);
+    add("neuron tables", MemoryCategory::kTables, NeuronTables());
+    add("KV tables", MemoryCategory::kTables, KvTables());
+    add(request_.sequences == 1 ? fmt::format("KV for {} tokens", request_.kv_tokens)
+                                : fmt::format("KV for {} x {} tokens", request_.sequences, request_.kv_tokens), MemoryCategory::kPool, PoolCost(plan_.kv_blocks));
+    add("rest of the pool, for neurons and KV", MemoryCategory::kPool,
+        (plan_.pool_blocks - plan_.kv_blocks) * BlockCost());
+  }
+
+  const ModelSpec& spec_;
+  const PlanRequest& request_;
+  MemoryPlan plan_;
+};
+
+bool Fits(const MemoryPlan& plan, uint64_t budget) { return plan.TotalBytes() <= budget; }
+
+// The ways to lay a model out, best first.
+StatusOr<MemoryPlan> FirstThatFits(const ModelSpec& spec, const PlanRequest& request) {
+  const bool sparse = request.records.has_value();
+  std::optional<MemoryPlan> last;
+  const auto attempt = [&](FfnPath ffn, Sizing sizing) -> StatusOr<bool> {
+    EM_ASSIGN_OR_RETURN(MemoryPlan plan, Planner(spec, request, ffn).Make(sizing));
+    const bool fits = Fits(plan, request.budget_bytes);
+    last = std::move(plan);
+    return fits;
+  };
+  // Dense mode of a sparse model uses the file's rows when all of them fit, and the store's records when not.
+  if (request.mode == Mode::kDense) {
+    EM_ASSIGN_OR_RETURN(const bool fits, attempt(FfnPath::kMatrices, {false, false}));
+    if (fits) return *last;
+  }
+  const FfnPath ffn = sparse ? FfnPath::kRecords : FfnPath::kMatrices;
+  for (const Sizing sizing : {Sizing{false, false}, Sizing{false, true}, Sizing{true, true}}) {
+    EM_ASSIGN_OR_RETURN(const bool fits, attempt(ffn, sizing));
+    if (fits) return *last;
+  }
+  return Exhausted("{}", last->Describe());
+}
+
+}  // namespace
+
+std::string_view Name(Mode mode) { return mode == Mode::kExact ? "exact" : "dense"; }
+
+uint64_t MemoryPlan::TotalBytes() const {
+  uint64_t total = 0;
+  for (const MemoryNeed& need : needs) total += need.bytes;
+  return total;
+}
+
+std::string MemoryPlan::Describe() const {
+  std::string text;
+  for (const MemoryNeed& need : needs) text += fmt::format("  {:<36} {:>12}\n", need.what, FormatBytes(need.bytes));
+  text += fmt::format("  {:<36} {:>12}\n", "total", FormatBytes(TotalBytes()));
+  if (dense_streamed_bytes > 0) {
+    text += fmt::format("  {:<36} {:>12}\n", "(streamed from disk each step)", FormatBytes(dense_streamed_bytes));
+  }
+  return text;
+}
+
+StatusOr<MemoryPlan> SmallestPlan(const ModelSpec& spec, const PlanRequest& request) {
+  PlanRequest least = request;
+  least.budget_bytes = 0;
+  return Planner(spec, least, request.records ? FfnPath::kRecords : FfnPath::kMatrices).Make({true, true});
+}
+
+StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const PlanRequest& request) {
+  StatusOr<MemoryPlan> plan = FirstThatFits(spec, request);
+  if (plan.ok() || plan.status().code() != StatusCode::kResourceExhausted) return plan;
+  EM_ASSIGN_OR_RETURN(const MemoryPlan smallest, SmallestPlan(spec, request));
+  return Exhausted("a budget of {} ({} bytes) is too small; the smallest that works here is {} ({} bytes):\n{}",
+                   FormatBytes(request.budget_bytes), request.budget_bytes, FormatBytes(smallest.TotalBytes()),
+                   smallest.TotalBytes(), smallest.Describe());
+}
+
+}  // namespace elasticmem

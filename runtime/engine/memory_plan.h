@@ -1,0 +1,90 @@
+// Where every byte of a budget goes, decided before anything is allocated: which dense matrices stay in memory and which are
+// streamed, how long a prefill chunk is, what the pool of KV pages and neurons gets. A pure function of the model and the
+// request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mem/budget.h"
+#include "mem/geometry.h"
+#include "runtime/model/model_spec.h"
+#include "store/neuron_store.h"
+
+namespace elasticmem {
+
+enum class Mode : uint8_t {
+  kExact,  // gates first, then only the neurons that are active
+  kDense,  // every neuron
+};
+std::string_view Name(Mode mode);
+
+// Where FFN weights come from.
+enum class FfnPath : uint8_t {
+  kRecords,   // gates as a dense matrix, [up, down] from pool slots or the neuron store
+  kMatrices,  // the file's own rows
+};
+
+// One dense matrix, in the order in which a step uses them.
+struct DenseItem {
+  enum class Role : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kOutput };
+  Role role = Role::kQ;
+  uint32_t layer = 0;
+  MatrixRef matrix;
+  bool resident = true;
+};
+
+struct PlanRequest {
+  uint64_t budget_bytes = 0;
+  Mode mode = Mode::kExact;
+  DType kv_type = DType::kF16;
+  uint32_t kv_tokens = 0;  // tokens of KV that must fit whatever else is dropped
+  uint32_t context = 0;    // tokens of a sequence at most
+  uint32_t sequences = 1;  // at once, each of kv_tokens
+  int threads = 1;
+  std::optional<uint32_t> prefill_chunk;
+  uint32_t logits_rows = 1;  // rows of a step whose logits are wanted at once
+  uint64_t tokenizer_bytes = 0;
+  uint64_t store_table_bytes = 0;          // checksums and positions
+  std::optional<RecordLayout> records;     // of the neuron store; none for models without a sparse activation
+  uint32_t alignment = 4096;               // of direct reads
+};
+
+struct MemoryNeed {
+  std::string what;
+  MemoryCategory category;
+  uint64_t bytes = 0;
+};
+
+struct MemoryPlan {
+  Mode mode = Mode::kExact;
+  FfnPath ffn = FfnPath::kMatrices;
+  std::vector<DenseItem> dense;
+  uint64_t dense_resident_bytes = 0;
+  uint64_t dense_streamed_bytes = 0;
+  uint32_t prefill_chunk = 1;
+  uint64_t slice_bytes = 0;        // of a stream, at most
+  uint64_t stream_ring_bytes = 0;  // 0: nothing is streamed
+  uint64_t delta_ring_bytes = 0;   // 0: no records
+  Geometry geometry;
+  uint32_t pool_blocks = 0;
+  uint32_t kv_blocks = 0;          // that kv_tokens take
+  std::vector<MemoryNeed> needs;   // sums to what the engine will reserve
+
+  uint64_t TotalBytes() const;
+  // A table of needs, a line each, for people.
+  std::string Describe() const;
+};
+
+// Bytes of activations that a step of `chunk` tokens works in (Transformer's own scratch).
+uint64_t StepScratchBytes(const ModelSpec& spec, uint32_t chunk, uint32_t logits_rows, int threads, FfnPath ffn,
+                          uint32_t page_tokens);
+
+// Error: Exhausted, with the table of needs and the smallest budget that would work.
+StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const PlanRequest& request);
+// The plan that needs the least; its TotalBytes() is the smallest budget that works.
+StatusOr<MemoryPlan> SmallestPlan(const ModelSpec& spec, const PlanRequest& request);
+
+}  // namespace elasticmem

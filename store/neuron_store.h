@@ -1,0 +1,2 @@
+#pragma once
+#include "runtime/model/neuron_store.h"

@@ -1,0 +1,68 @@
+// Dot products for every type, compiled once per instruction set and chosen at run time.
+#include "tensor/dot.h"
+
+#include "tensor/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/dot.cc"
+#include <hwy/foreach_target.h>
+// after foreach_target
+#include <hwy/highway.h>
+
+#include "tensor/float_dot-inl.h"
+#include "tensor/quant_dot-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace elasticmem {
+namespace HWY_NAMESPACE {
+
+void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
+                 size_t out_stride, [[maybe_unused]] std::span<const std::byte* const> ahead) {
+#if EM_SIMD
+#define EM_CASE(kernel, type) \
+  case DType::type:           \
+    return kernel<DType::type>(rows, cols, x, out, out_stride, ahead)
+  switch (dtype) {
+    EM_CASE(FloatDotRows, kF32);
+    EM_CASE(FloatDotRows, kF16);
+    EM_CASE(FloatDotRows, kBF16);
+    EM_CASE(QuantDotRows, kQ8_0);
+    EM_CASE(QuantDotRows, kQ4_0);
+    EM_CASE(QuantDotRows, kQ4_1);
+    EM_CASE(QuantDotRows, kQ5_0);
+    EM_CASE(QuantDotRows, kQ5_1);
+    EM_CASE(QuantDotRows, kQ2_K);
+    EM_CASE(QuantDotRows, kQ3_K);
+    EM_CASE(QuantDotRows, kQ4_K);
+    EM_CASE(QuantDotRows, kQ5_K);
+    EM_CASE(QuantDotRows, kQ6_K);
+  }
+#undef EM_CASE
+#else
+  DotRowsReference(dtype, rows, cols, x, out, out_stride);
+#endif
+}
+
+const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace elasticmem
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace elasticmem {
+
+HWY_EXPORT(DotRowsHere);
+HWY_EXPORT(TargetName);
+
+void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
+             size_t out_stride, std::span<const std::byte* const> ahead) {
+  EM_CHECK(x.format == FormatFor(dtype) && cols % Traits(dtype).block_elements == 0);
+  if (rows.empty()) return;
+  HWY_DYNAMIC_DISPATCH(DotRowsHere)(dtype, rows, cols, x, out, out_stride, ahead);
+}
+
+const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+
+}  // namespace elasticmem
+#endif

@@ -1,0 +1,349 @@
+// Dot products of quantised rows with Q8 activations. For each block b of 32:
+//   isum_b = sum over halves h of half_scale_h * sum over i in h of (u_i - offset) * q_i        exactly, in int32
+//   acc[b mod kLanes] = fma(isum_b, scale_b * x_scale_b, acc[..]), then the minimum's term likewise
+// and the accumulators are added by halving. One token: lanes are the blocks of one row. Many tokens: lanes are rows,
+// the weights are unpacked once and interleaved, and accumulators for all tokens lie in memory. Both do the same sums.
+#if defined(ELASTICMEM_TENSOR_QUANT_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
+#undef ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
+#else
+#define ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <span>
+
+#include "tensor/quantize.h"
+#include "tensor/quants-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace elasticmem {
+namespace HWY_NAMESPACE {
+#if EM_SIMD
+
+HWY_INLINE VI32 Interleave64(bool upper, VI32 a, VI32 b) {
+  const DI32 d;
+  const hn::Repartition<int64_t, DI32> d64;
+  const auto a64 = hn::BitCast(d64, a), b64 = hn::BitCast(d64, b);
+  return hn::BitCast(d, upper ? hn::InterleaveUpper(d64, a64, b64) : hn::InterleaveLower(d64, a64, b64));
+}
+// Lane i of each 128-bit part: the sum of the 4 lanes of p[i] in that part. kAs16: lanes are pairs of int16, added as
+// such.
+template <bool kAs16>
+HWY_INLINE VI32 AddQuads(const VI32* p) {
+  const DI32 d;
+  const auto add = [](VI32 a, VI32 b) HWY_ATTR {
+    if constexpr (kAs16) {
+      return hn::BitCast(DI32(), hn::Add(hn::BitCast(DI16(), a), hn::BitCast(DI16(), b)));
+    } else {
+      return hn::Add(a, b);
+    }
+  };
+  const VI32 a = add(hn::InterleaveLower(d, p[0], p[1]), hn::InterleaveUpper(d, p[0], p[1]));
+  const VI32 b = add(hn::InterleaveLower(d, p[2], p[3]), hn::InterleaveUpper(d, p[2], p[3]));
+  return add(Interleave64(false, a, b), Interleave64(true, a, b));
+}
+
+// How many products of pairs an int16 has room for: each is at most 2 * 127 * kMaxU.
+template <DType kType>
+constexpr size_t kRoom16 = 32767 / (2 * 127 * Format<kType>::kMaxU);
+
+// The activations' side of kLanes blocks.
+struct XScales {
+  VF scale;
+  VI16 sums;
+};
+HWY_INLINE XScales LoadXScales(const Q8Group& x, size_t first) {
+  return {hn::LoadU(DF(), x.scale + first), hn::LoadU(DI16(), &x.sums[first][0])};
+}
+
+// acc + the blocks' terms, from their integer sums without offset, by whole block or by half.
+template <DType kType>
+HWY_INLINE VF AddScaled(VI32 sum, const Scales& w, const XScales& x, VF acc) {
+  using F = Format<kType>;
+  const DF df;
+  if constexpr (F::kOffset != 0) {
+    if constexpr (F::kHalves) {
+      constexpr int kShift = F::kOffset == 32 ? 5 : 2;
+      static_assert(1 << kShift == F::kOffset);
+      sum = hn::Sub(sum, hn::ShiftLeft<kShift>(MaddPairs(w.half_scale, x.sums)));
+    } else {
+      sum = hn::Sub(sum, MaddPairs(hn::Set(DI16(), F::kOffset), x.sums));
+    }
+  }
+  acc = hn::MulAdd(hn::ConvertTo(df, sum), hn::Mul(w.scale, x.scale), acc);
+  if constexpr (F::kMin) {
+    const VF x_sum = hn::Mul(hn::ConvertTo(df, MaddPairs(hn::Set(DI16(), 1), x.sums)), x.scale);
+    acc = hn::MulAdd(w.minimum, x_sum, acc);
+  }
+  if constexpr (F::kHalfMin) {
+    acc = hn::MulAdd(hn::ConvertTo(df, MaddPairs(w.half_minimum, x.sums)), hn::Mul(w.minimum, x.scale), acc);
+  }
+  return acc;
+}
+
+template <DType kType>
+HWY_INLINE VI16 BlockPartDot(const uint8_t* row, size_t b, size_t part, const int8_t* q) {
+  const VU8 u = Quants<kType>(row, b, part);
+  const VI8 x = hn::LoadU(DI8(), q + part * kVectorBytes);
+  return Format<kType>::kSigned ? PairDotSigned(hn::BitCast(DI8(), u), x) : PairDot(u, x);
+}
+
+// Part `part` of the blocks b .. b + 3, of which n exist: lane i of each 128-bit part is the sum over that part of
+// block i.
+template <DType kType>
+HWY_INLINE VI32 FourBlocks(const uint8_t* row, size_t b, size_t n, size_t part, const int8_t (*q)[32]) {
+  constexpr bool kAs16 = kRoom16<kType> >= 4;
+  const VI16 ones = hn::Set(DI16(), 1);
+  VI32 p[4];
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < 4; ++i) {
+    if (i >= n) {
+      p[i] = hn::Zero(DI32());
+    } else {
+      const VI16 pairs = BlockPartDot<kType>(row, b + i, part, q[i]);
+      p[i] = kAs16 ? hn::BitCast(DI32(), pairs) : MaddPairs(pairs, ones);
+    }
+  }
+  const VI32 sums = AddQuads<kAs16>(p);
+  return kAs16 ? MaddPairs(hn::BitCast(DI16(), sums), ones) : sums;
+}
+
+// acc + the terms of the blocks b .. b + n - 1 of one row; b is a multiple of kLanes.
+template <DType kType>
+HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q8Group& x, VF acc) {
+  const DI32 d;
+  const size_t first = b % 8;
+  VI32 halves[2];  // lane i: the sum over half 0, half 1 of block i
+  if constexpr (kParts == 1) {
+    const VI32 low = FourBlocks<kType>(row, b, n, 0, x.q);
+    const VI32 high = FourBlocks<kType>(row, b + 4, n > 4 ? n - 4 : 0, 0, x.q + 4);
+    halves[0] = hn::ConcatLowerLower(d, high, low);
+    halves[1] = hn::ConcatUpperUpper(d, high, low);
+  } else {
+    for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType>(row, b, n, part, x.q + first);
+  }
+  const Scales w = LoadScales<kType>(row, b, n);
+  VI32 sum;
+  if constexpr (Format<kType>::kHalves) {
+    const VI32 pairs = hn::BitCast(d, w.half_scale);
+    sum = hn::Add(hn::Mul(halves[0], hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs))),
+                  hn::Mul(halves[1], hn::ShiftRight<16>(pairs)));
+  } else {
+    sum = hn::Add(halves[0], halves[1]);
+  }
+  return AddScaled<kType>(sum, w, LoadXScales(x, first), acc);
+}
+
+// One dot. `next` is a row whose bytes will be wanted soon.
+template <DType kType>
+HWY_INLINE float QuantDot(const uint8_t* row, size_t blocks, const Q8Group* x, const uint8_t* next) {
+  using F = Format<kType>;
+  constexpr size_t kStepBytes = F::kSuper ? F::kBlockBytes * kLanes / 8 : F::kBlockBytes * kLanes;
+  VF acc = hn::Zero(DF());
+  size_t b = 0;
+  for (; b + kLanes <= blocks; b += kLanes) {
+    for (size_t i = 0; i < kStepBytes; i += 64) hwy::Prefetch(next + i);
+    next += kStepBytes;
+    acc = AddBlocks<kType>(row, b, kLanes, x[b / 8], acc);
+  }
+  if constexpr (!F::kSuper) {
+    if (b < blocks) acc = AddBlocks<kType>(row, b, blocks - b, x[b / 8], acc);
+  }
+  return SumLanes(DF(), acc);
+}
+
+// kLanes rows of one block, interleaved: vector c holds elements 4c .. 4c+3 of each row.
+template <DType kType>
+struct Panel {
+  alignas(32) uint8_t q[8 * kVectorBytes];
+};
+
+template <DType kType>
+HWY_INLINE void FillPanel(const uint8_t* const* rows, size_t b, Panel<kType>* panel) {
+  const DI32 d;
+  const DU8 d8;
+  for (size_t part = 0; part < kParts; ++part) {
+    VI32 v[kLanes];
+    for (size_t r = 0; r < kLanes; ++r) v[r] = hn::BitCast(d, Quants<kType>(rows[r], b, part));
+    // Within 128-bit parts, 4 x 4 transposes of rows 0..3 and, where vectors have two parts, of rows 4..7.
+    VI32 t[kLanes];
+    for (size_t r = 0; r < kLanes; r += 4) {
+      const VI32 a = hn::InterleaveLower(d, v[r], v[r + 1]), c = hn::InterleaveLower(d, v[r + 2], v[r + 3]);
+      const VI32 e = hn::InterleaveUpper(d, v[r], v[r + 1]), g = hn::InterleaveUpper(d, v[r + 2], v[r + 3]);
+      t[r] = Interleave64(false, a, c);
+      t[r + 1] = Interleave64(true, a, c);
+      t[r + 2] = Interleave64(false, e, g);
+      t[r + 3] = Interleave64(true, e, g);
+    }
+    for (size_t c = 0; c < 4; ++c) {
+      if constexpr (kParts == 1) {
+        hn::Store(hn::BitCast(d8, hn::ConcatLowerLower(d, t[c + 4], t[c])), d8, panel->q + c * kVectorBytes);
+        hn::Store(hn::BitCast(d8, hn::ConcatUpperUpper(d, t[c + 4], t[c])), d8, panel->q + (c + 4) * kVectorBytes);
+      } else {
+        hn::Store(hn::BitCast(d8, t[c]), d8, panel->q + (4 * part + c) * kVectorBytes);
+      }
+    }
+  }
+}
+
+// Scales of kLanes blocks of kLanes rows, transposed: [block][row].
+struct PanelScales {
+  alignas(32) float scale[kLanes][kLanes];
+  alignas(32) float minimum[kLanes][kLanes];
+  alignas(32) int16_t half_scale[kLanes][kLanes][2];
+  alignas(32) int16_t half_minimum[kLanes][kLanes][2];
+};
+
+template <class T>
+HWY_INLINE void StoreColumn(const T* lanes, T (*columns)[kLanes], size_t r) {
+  for (size_t i = 0; i < kLanes; ++i) columns[i][r] = lanes[i];
+}
+
+template <DType kType>
+HWY_INLINE void FillPanelScales(const uint8_t* const* rows, size_t count, size_t b, size_t n, PanelScales* out) {
+  using F = Format<kType>;
+  alignas(32) float lanes[kLanes];
+  alignas(32) int32_t pairs[kLanes];
+  using Column = int32_t(*)[kLanes];
+  for (size_t r = 0; r < count; ++r) {
+    const Scales s = LoadScales<kType>(rows[r], b, n);
+    hn::Store(s.scale, DF(), lanes);
+    StoreColumn(lanes, out->scale, r);
+    if constexpr (F::kMin || F::kHalfMin) {
+      hn::Store(s.minimum, DF(), lanes);
+      StoreColumn(lanes, out->minimum, r);
+    }
+    if constexpr (F::kHalves) {
+      hn::Store(hn::BitCast(DI32(), s.half_scale), DI32(), pairs);
+      StoreColumn(pairs, reinterpret_cast<Column>(out->half_scale), r);
+    }
+    if constexpr (F::kHalfMin) {
+      hn::Store(hn::BitCast(DI32(), s.half_minimum), DI32(), pairs);
+      StoreColumn(pairs, reinterpret_cast<Column>(out->half_minimum), r);
+    }
+  }
+}
+
+template <DType kType>
+HWY_INLINE Scales LoadPanelScales(const PanelScales& s, size_t i) {
+  using F = Format<kType>;
+  Scales w;
+  w.scale = hn::Load(DF(), s.scale[i]);
+  if constexpr (F::kMin || F::kHalfMin) w.minimum = hn::Load(DF(), s.minimum[i]);
+  if constexpr (F::kHalves) w.half_scale = hn::Load(DI16(), &s.half_scale[i][0][0]);
+  if constexpr (F::kHalfMin) w.half_minimum = hn::Load(DI16(), &s.half_minimum[i][0][0]);
+  return w;
+}
+
+// Integer sums of one block: lane r is row r, with half scales applied, without the offset.
+template <DType kType>
+HWY_INLINE VI32 PanelDot(const VU8* w, const int8_t* q, VI16 half_scale_0, VI16 half_scale_1) {
+  using F = Format<kType>;
+  constexpr size_t kRoom = kRoom16<kType>;
+  constexpr size_t kChunk = kRoom >= 8 && !F::kHalves ? 8 : kRoom >= 4 ? 4 : kRoom >= 2 ? 2 : 1;
+  VI32 sum = hn::Zero(DI32());
+  HWY_UNROLL(8)
+  for (size_t c = 0; c < 8; c += kChunk) {
+    VI16 pairs = hn::Zero(DI16());
+    HWY_UNROLL(8)
+    for (size_t i = c; i < c + kChunk; ++i) {
+      const VI8 x = hn::BitCast(DI8(), hn::Set(DI32(), LoadAs<int32_t>(q + 4 * i)));
+      const VI16 product = F::kSigned ? PairDotSigned(hn::BitCast(DI8(), w[i]), x) : PairDot(w[i], x);
+      pairs = i == c ? product : hn::Add(pairs, product);
+    }
+    const VI32 products = MaddPairs(pairs, c < 4 ? half_scale_0 : half_scale_1);
+    sum = c == 0 ? products : hn::Add(sum, products);
+  }
+  return sum;
+}
+
+constexpr size_t kTokensAtOnce = 32;  // their accumulators and one block of each fit in half of a 32 KiB L1
+
+// One interleaved block times every token.
+template <DType kType>
+HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, const ActivationRows& x, size_t token,
+                         size_t tokens, float* acc) {
+  const DF df;
+  VU8 w[8];
+  HWY_UNROLL(8)
+  for (size_t c = 0; c < 8; ++c) w[c] = hn::Load(DU8(), panel.q + c * kVectorBytes);
+  VI16 half_scale_0 = hn::Set(DI16(), 1), half_scale_1 = half_scale_0;
+  if constexpr (Format<kType>::kHalves) {  // [s0 s1] -> [s0 s0], [s1 s1]
+    const auto pairs = hn::BitCast(DI32(), s.half_scale);
+    const auto low = hn::And(pairs, hn::Set(DI32(), 0xffff));
+    const auto high = hn::AndNot(hn::Set(DI32(), 0xffff), pairs);
+    half_scale_0 = hn::BitCast(DI16(), hn::Or(low, hn::ShiftLeft<16>(low)));
+    half_scale_1 = hn::BitCast(
+        DI16(),
+        hn::Or(high, hn::BitCast(DI32(), hn::ShiftRight<16>(hn::BitCast(hn::Repartition<uint32_t, DI32>(), high)))));
+  }
+  const size_t j = b % 8;
+  for (size_t t = 0; t < tokens; ++t, acc += kLanes * kLanes) {
+    const Q8Group& g = reinterpret_cast<const Q8Group*>(x.Row(token + t))[b / 8];
+    const VI32 sum = PanelDot<kType>(w, g.q[j], half_scale_0, half_scale_1);
+    const XScales xs = {hn::Set(df, g.scale[j]), hn::BitCast(DI16(), hn::Set(DI32(), LoadAs<int32_t>(&g.sums[j][0])))};
+    float* lane_acc = acc + b % kLanes * kLanes;
+    hn::Store(AddScaled<kType>(sum, s, xs, hn::Load(df, lane_acc)), df, lane_acc);
+  }
+}
+
+// Up to kLanes rows times up to kTokensAtOnce tokens.
+template <DType kType>
+HWY_INLINE void QuantTile(const uint8_t* const* rows, size_t count, size_t blocks, const ActivationRows& x,
+                          size_t token, size_t tokens, float* out, size_t out_stride) {
+  const DF df;
+  const uint8_t* panel_rows[kLanes];  // lanes past the last row repeat it, and are dropped
+  for (size_t r = 0; r < kLanes; ++r) panel_rows[r] = rows[std::min(r, count - 1)];
+  alignas(64) float acc[kTokensAtOnce * kLanes * kLanes];
+  std::memset(acc, 0, tokens * kLanes * kLanes * sizeof(float));
+  PanelScales scales;
+  Panel<kType> panel;
+  for (size_t b = 0; b < blocks; ++b) {
+    if (b % kLanes == 0) FillPanelScales<kType>(panel_rows, kLanes, b, std::min(kLanes, blocks - b), &scales);
+    FillPanel<kType>(panel_rows, b, &panel);
+    AddPanel<kType>(panel, LoadPanelScales<kType>(scales, b % kLanes), b, x, token, tokens, acc);
+  }
+  for (size_t t = 0; t < tokens; ++t) {
+    alignas(32) float sums[kLanes];
+    hn::Store(SumVectors<kLanes>(df, acc + t * kLanes * kLanes), df, sums);
+    std::memcpy(out + (token + t) * out_stride, sums, count * sizeof(float));
+  }
+}
+
+template <DType kType>
+HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
+                               size_t out_stride, std::span<const std::byte* const> ahead) {
+  const size_t blocks = cols / 32;
+  const auto* const* row = reinterpret_cast<const uint8_t* const*>(rows.data());
+  constexpr size_t kFewTokens = 3;  // up to here unpacking and interleaving costs more than it saves
+  if (x.tokens <= kFewTokens) {
+    const size_t distance = std::clamp<size_t>(4096 / RowBytes(kType, cols), 1, 8);
+    for (size_t k = 0; k < rows.size(); ++k) {
+      const size_t next = k + distance;
+      const std::byte* next_row = next < rows.size()                  ? rows[next]
+                                  : next - rows.size() < ahead.size() ? ahead[next - rows.size()]
+                                                                      : rows[k];
+      for (size_t t = 0; t < x.tokens; ++t) {
+        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q8Group*>(x.Row(t)),
+                                                  reinterpret_cast<const uint8_t*>(next_row));
+      }
+    }
+    return;
+  }
+  for (size_t token = 0; token < x.tokens; token += kTokensAtOnce) {
+    const size_t tokens = std::min(kTokensAtOnce, x.tokens - token);
+    for (size_t k = 0; k < rows.size(); k += kLanes) {
+      QuantTile<kType>(row + k, std::min(kLanes, rows.size() - k), blocks, x, token, tokens, out + k, out_stride);
+    }
+  }
+}
+
+#endif  // EM_SIMD
+}  // namespace HWY_NAMESPACE
+}  // namespace elasticmem
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled for each target

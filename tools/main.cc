@@ -1,0 +1,136 @@
+// The program: reads the command line, runs one command, turns its Status into an exit code.
+// 0 done; 1 the world failed; 2 wrong usage; 130 interrupted.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/session.h"
+#include "tools/settings.h"
+
+namespace elasticmem {
+namespace {
+
+struct CommandEntry {
+  Command command;
+  const char* name;
+  const char* help;
+  const char* example;
+};
+constexpr CommandEntry kCommands[] = {
+    {kRun, "run", "generate text from a prompt, or chat",
+     "elasticmem run -m model.gguf -p \"Once upon a time\" --memory 2GiB\n"
+     "  elasticmem run -m model.gguf --chat --memory 75%"},
+    {kInspect, "inspect", "show what is in a model file and what budgets would hold of it",
+     "elasticmem inspect model.gguf"},
+    {kPack, "pack", "write the neuron store ahead of time", "elasticmem pack model.gguf"},
+    {kPlan, "plan", "show where every byte of a budget would go",
+     "elasticmem plan -m model.gguf --memory 2GiB --context 2048 --clients 4"},
+    {kTokenize, "tokenize", "show the tokens of a text", "elasticmem tokenize -m model.gguf \"some text\""},
+    {kLogits, "logits", "show the largest logits at each position, to compare with other engines",
+     "elasticmem logits -m model.gguf --tokens 1,15043 --top 5"},
+    {kPerplexity, "perplexity", "measure how well the model predicts a text",
+     "elasticmem perplexity -m model.gguf -f text.txt --context 512"},
+    {kBench, "bench", "measure speed", "elasticmem bench -m model.gguf --prompt 128 --generate 64 --repeat 3"},
+};
+
+void OnSignal(int) {
+  // The second one means it.
+  if (interrupted.exchange(true)) std::_Exit(130);
+}
+
+int ExitCode(const Status& status) {
+  if (status.ok()) return 0;
+  if (interrupted.load()) {
+    std::fprintf(stderr, "interrupted\n");
+    return 130;
+  }
+  std::fprintf(stderr, "elasticmem: %s\n", std::string(Message(status)).c_str());
+  return 1;
+}
+
+void AddOptions(CLI::App& app, uint32_t command, Settings& settings, std::map<std::string_view, CLI::Option*>& added) {
+  for (const Option& option : Options()) {
+    if (!(option.commands & command)) continue;
+    CLI::Option* made = std::visit(
+        [&](auto member) -> CLI::Option* {
+          auto& target = settings.*member;
+          const std::string flags(option.flags), help(option.help);
+          if constexpr (std::is_same_v<decltype(target), bool&>) {
+            return app.add_flag(flags, target, help);
+          } else {
+            return app.add_option(flags, target, help)->option_text(std::string(option.value));
+          }
+        },
+        option.member);
+    made->group(std::string(option.group));
+    added[option.Key()] = made;
+  }
+}
+
+Status Dispatch(uint32_t command, const Settings& settings, const std::string& text) {
+  switch (command) {
+    case kRun: return RunCommand(settings);
+    case kInspect: return InspectCommand(settings);
+    case kPack: return PackCommand(settings);
+    case kPlan: return PlanCommand(settings);
+    case kTokenize: return TokenizeCommand(settings, text);
+    case kLogits: return LogitsCommand(settings);
+    case kPerplexity: return PerplexityCommand(settings);
+    case kBench: return BenchCommand(settings);
+    default: EM_CHECK(false);
+  }
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("ElasticMem: serves a language model inside a memory budget smaller than itself.\n"
+               "KV cache and FFN neurons share one pool; what does not fit is read from disk as it is needed.",
+               "elasticmem");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "elasticmem 0.1.0");
+  app.footer("`elasticmem COMMAND --help` explains a command.");
+  Settings settings;
+  std::string text;
+  std::map<uint32_t, std::map<std::string_view, CLI::Option*>> added;
+  std::map<uint32_t, CLI::App*> commands;
+  for (const CommandEntry& entry : kCommands) {
+    CLI::App* sub = app.add_subcommand(entry.name, entry.help);
+    sub->footer(std::string("Example:\n  ") + entry.example);
+    AddOptions(*sub, entry.command, settings, added[entry.command]);
+    if (entry.command == kInspect || entry.command == kPack) {
+      sub->add_option("MODEL", settings.model, "the GGUF file");
+    }
+    if (entry.command == kTokenize) sub->add_option("TEXT", text, "the text")->required();
+    commands[entry.command] = sub;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGPIPE, SIG_IGN);
+  for (const auto& [command, sub] : commands) {
+    if (!sub->parsed()) continue;
+    if (!settings.config.empty()) {
+      std::vector<std::string_view> given;
+      for (const auto& [key, option] : added[command]) {
+        if (option->count() > 0) given.push_back(key);
+      }
+      const Status applied = ApplyConfig(settings.config, command, given, settings);
+      if (!applied.ok()) return ExitCode(applied);
+    }
+    return ExitCode(Dispatch(command, settings, text));
+  }
+  return 2;
+}
+
+}  // namespace
+}  // namespace elasticmem
+
+int main(int argc, char** argv) { return elasticmem::Main(argc, argv); }

@@ -1,0 +1,224 @@
+// `elasticmem run`: generates text from a prompt, or talks in turns.
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "runtime/engine/report.h"
+#include "runtime/engine/sampler.h"
+#include "runtime/text/chat_prompt.h"
+#include "tools/session.h"
+
+namespace elasticmem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
+
+SamplingOptions Sampling(const Settings& settings) {
+  SamplingOptions options;
+  options.temperature = static_cast<float>(settings.temperature);
+  options.top_k = static_cast<int>(std::min<uint32_t>(settings.top_k, 1 << 30));
+  options.top_p = static_cast<float>(settings.top_p);
+  options.min_p = static_cast<float>(settings.min_p);
+  options.repeat_penalty = static_cast<float>(settings.repeat_penalty);
+  options.frequency_penalty = static_cast<float>(settings.frequency_penalty);
+  options.presence_penalty = static_cast<float>(settings.presence_penalty);
+  options.penalty_window = static_cast<int>(std::clamp<int64_t>(settings.repeat_last, -2, 1 << 30));
+  options.seed = settings.seed;
+  return options;
+}
+
+// Passes text on, but holds back what may be the beginning of a stop text, and ends at one.
+class StopFilter {
+ public:
+  explicit StopFilter(const std::vector<std::string>& stops) : stops_(stops) {}
+
+  // What may be shown of the text so far; sets stopped() when a stop text has appeared.
+  std::string Add(const std::string& text) {
+    pending_ += text;
+    for (const std::string& stop : stops_) {
+      const size_t at = stop.empty() ? std::string::npos : pending_.find(stop);
+      if (at == std::string::npos) continue;
+      stopped_ = true;
+      pending_.resize(at);
+    }
+    size_t keep = 0;
+    for (const std::string& stop : stops_) {
+      for (size_t n = std::min(stop.size(), pending_.size() + 1) - (stop.empty() ? 0 : 1); !stopped_ && n > keep; --n) {
+        if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) keep = n;
+      }
+    }
+    std::string out = pending_.substr(0, pending_.size() - keep);
+    pending_.erase(0, out.size());
+    return out;
+  }
+  std::string Finish() { return std::exchange(pending_, ""); }
+  bool stopped() const { return stopped_; }
+
+ private:
+  const std::vector<std::string>& stops_;
+  std::string pending_;
+  bool stopped_ = false;
+};
+
+// One conversation or one completion: keeps the sequence, the sampler and the measures.
+class Runner {
+ public:
+  Runner(const Settings& settings, const Model& model, Engine& engine)
+      : settings_(settings), model_(model), engine_(engine), sampler_(Sampling(settings)),
+        sequence_(engine.NewSequence()) {}
+  ~Runner() { engine_.EndSequence(sequence_); }
+
+  // Feeds the ids that are not yet in the sequence and generates an answer, which is printed unless --json.
+  StatusOr<std::string> Answer(const std::vector<TokenId>& ids) {
+    size_t shared = 0;
+    while (shared < history_.size() && shared + 1 < ids.size() && history_[shared] == ids[shared]) ++shared;
+    shared = std::min<size_t>(shared, engine_.tokens(sequence_));
+    engine_.Truncate(sequence_, static_cast<uint32_t>(shared));
+    history_ = ids;
+
+    const Clock::time_point start = Clock::now();
+    const std::span<const TokenId> fresh = std::span(ids).subspan(shared);
+    EM_ASSIGN_OR_RETURN(std::span<const float> logits, engine_.Append(sequence_, fresh));
+    prefill_.tokens += fresh.size();
+    prefill_.seconds += Seconds(start);
+    return Generate(logits, start);
+  }
+
+  Report MakeReport() const {
+    Report report = Report::FromEngine(engine_, ThreadCount(settings_));
+    report.prefill = prefill_;
+    report.decode = decode_;
+    report.ttft_seconds = ttft_seconds_;
+    report.token_ids = generated_;
+    report.logits_hash = hash_.value();
+    return report;
+  }
+
+ private:
+  StatusOr<std::string> Generate(std::span<const float> logits, Clock::time_point start) {
+    StreamingDetokenizer detokenizer(model_.tokenizer());
+    StopFilter filter(settings_.stop);
+    std::string answer;
+    const auto show = [&](const std::string& text) {
+      answer += text;
+      if (settings_.json || text.empty()) return;
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    };
+    Clock::time_point decode_start = Clock::now();
+    for (uint32_t n = 0; n < settings_.generate && !interrupted.load(); ++n) {
+      hash_.Add(logits);
+      const TokenId id = sampler_.Sample(logits, history_);
+      if (generated_.empty()) ttft_seconds_ = Seconds(start);
+      if (n == 0) decode_start = Clock::now();
+      if (!settings_.ignore_eos && model_.tokenizer().IsEndOfGeneration(id)) break;
+      history_.push_back(id);
+      generated_.push_back(id);
+      show(filter.Add(detokenizer.Add(id)));
+      if (filter.stopped() || n + 1 == settings_.generate) break;
+      if (engine_.tokens(sequence_) >= engine_.context()) {
+        std::fprintf(stderr, "\nthe context of %u tokens is full; --context sets another size\n", engine_.context());
+        break;
+      }
+      EM_ASSIGN_OR_RETURN(logits, engine_.Append(sequence_, {&id, 1}));
+      ++decode_.tokens;
+    }
+    decode_.seconds += Seconds(decode_start);
+    if (!filter.stopped()) show(filter.Add(detokenizer.Finish()));
+    if (!filter.stopped()) show(filter.Finish());
+    return answer;
+  }
+
+  const Settings& settings_;
+  const Model& model_;
+  Engine& engine_;
+  Sampler sampler_;
+  SequenceId sequence_;
+  std::vector<TokenId> history_, generated_;
+  Throughput prefill_, decode_;
+  double ttft_seconds_ = 0;
+  LogitsHash hash_;
+};
+
+Status Finish(const Settings& settings, Runner& runner, const std::string& text) {
+  Report report = runner.MakeReport();
+  report.text = text;
+  if (settings.json) {
+    std::printf("%s\n", report.ToJson().c_str());
+  } else {
+    std::printf("\n");
+    std::fflush(stdout);
+    std::fprintf(stderr, "\n%s", report.ToTable().c_str());
+  }
+  if (!settings.report.empty()) EM_RETURN_IF_ERROR(WriteTextFile(settings.report, report.ToJson() + "\n"));
+  if (interrupted.load()) return Error(StatusCode::kCancelled, "interrupted");
+  return absl::OkStatus();
+}
+
+// Talks in turns, a line of stdin each, until it ends.
+StatusOr<std::string> Converse(const Settings& settings, Runner& runner, ChatPrompt& chat) {
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  std::string last;
+  for (std::string line; !interrupted.load();) {
+    if (terminal) std::fprintf(stderr, "> ");
+    if (!std::getline(std::cin, line)) break;
+    if (line.empty()) continue;
+    chat.AddMessage("user", line);
+    EM_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, chat.Encode());
+    EM_ASSIGN_OR_RETURN(last, runner.Answer(ids));
+    chat.AddMessage("assistant", last);
+    if (!settings.json) std::printf("\n");
+  }
+  return last;
+}
+
+}  // namespace
+
+Status RunCommand(const Settings& settings) {
+  EM_RETURN_IF_ERROR(Sampling(settings).Check());
+  if (!settings.prompt.empty() && !settings.file.empty()) return InvalidInput("pass -p or -f, not both");
+  EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
+  std::string prompt = settings.prompt;
+  if (!settings.file.empty()) {
+    EM_ASSIGN_OR_RETURN(prompt, ReadTextFile(settings.file));
+  }
+
+  std::optional<ChatPrompt> chat;
+  std::vector<TokenId> ids;
+  const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
+  uint32_t kv_tokens = context;
+  if (settings.chat) {
+    EM_ASSIGN_OR_RETURN(chat, ChatPrompt::Create(model->tokenizer(), model->chat_template()));
+    if (!settings.system.empty()) chat->AddMessage("system", settings.system);
+    if (!prompt.empty()) {
+      chat->AddMessage("user", prompt);
+      EM_ASSIGN_OR_RETURN(ids, chat->Encode());
+    }
+  } else {
+    ids = model->tokenizer().Encode(prompt, {!settings.no_bos, settings.parse_special});
+    if (ids.empty()) return InvalidInput("the prompt is empty; pass -p TEXT or -f FILE");
+  }
+  if (!ids.empty()) {
+    if (ids.size() > context) {
+      return InvalidInput("the prompt has {} tokens, but the context holds {}; shorten it or raise --context", ids.size(), context);
+    }
+    kv_tokens = static_cast<uint32_t>(std::min<uint64_t>(context, ids.size() + uint64_t{settings.generate}));
+  }
+  EM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(settings, *model, kv_tokens, 1));
+  Runner runner(settings, *model, *engine);
+  std::string text;
+  if (ids.empty()) {
+    EM_ASSIGN_OR_RETURN(text, Converse(settings, runner, *chat));
+  } else {
+    if (!settings.json && !settings.chat) std::printf("%s", prompt.c_str());
+    EM_ASSIGN_OR_RETURN(text, runner.Answer(ids));
+  }
+  return Finish(settings, runner, text);
+}
+
+}  // namespace elasticmem

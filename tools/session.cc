@@ -1,0 +1,138 @@
+#include "tools/session.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/units.h"
+#include "runtime/engine/system_memory.h"
+
+namespace elasticmem {
+
+std::atomic<bool> interrupted = false;
+
+namespace {
+
+// Left to the rest of the process and the machine where the user names no budget.
+uint64_t Margin(uint64_t available) { return std::max<uint64_t>(256_MiB, available / 10); }
+
+// The smallest of the bounds that the user gave; without a GPU all tiers above the store are the same RAM.
+StatusOr<uint64_t> BudgetBytes(const Settings& settings, uint64_t file_bytes) {
+  std::optional<uint64_t> budget;
+  for (const auto& [text, flag] : {std::pair{&settings.memory, "--memory"},
+                                   {&settings.device_memory, "--device-memory"},
+                                   {&settings.host_memory, "--host-memory"}}) {
+    if (text->empty()) continue;
+    const StatusOr<uint64_t> bytes = ParseBytes(*text, file_bytes);
+    if (!bytes.ok()) return WithContext(bytes.status(), flag);
+    if (*bytes == 0) return InvalidInput("{} is \"{}\"; expected more than nothing", flag, *text);
+    budget = budget ? std::min(*budget, *bytes) : *bytes;
+  }
+  if (budget) return *budget;
+  const uint64_t available = AvailableMemoryBytes();
+  if (available == 0) return InvalidInput("the system does not tell how much memory is free; pass --memory");
+  const uint64_t chosen = available > 2 * Margin(available) ? available - Margin(available) : available / 2;
+  if (settings.verbose) {
+    std::fprintf(stderr, "memory: %s (%s are free; --memory sets another budget)\n", FormatBytes(chosen).c_str(),
+                 FormatBytes(available).c_str());
+  }
+  return chosen;
+}
+
+template <class T>
+StatusOr<T> Choose(std::string_view flag, const std::string& text,
+                   std::initializer_list<std::pair<std::string_view, T>> choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (name == text) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  return InvalidInput("{} is \"{}\"; expected one of {}", flag, text, names);
+}
+
+}  // namespace
+
+int ThreadCount(const Settings& settings) {
+  if (settings.threads > 0) return static_cast<int>(std::min<uint32_t>(settings.threads, 1024));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::string CacheDir() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/elasticmem";
+  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/elasticmem";
+  return "";
+}
+
+StatusOr<std::unique_ptr<Model>> OpenModel(const Settings& settings) {
+  if (settings.model.empty()) return InvalidInput("no model: pass -m FILE");
+  return Model::Open(settings.model, {settings.activation, settings.pre_tokenizer});
+}
+
+StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model& model, uint32_t kv_tokens,
+                                          uint32_t logits_rows) {
+  EngineOptions options;
+  EM_ASSIGN_OR_RETURN(options.budget_bytes, BudgetBytes(settings, model.gguf().file_bytes()));
+  if (settings.mode != "auto") {
+    EM_ASSIGN_OR_RETURN(options.mode, Choose<Mode>("--mode", settings.mode, {{"exact", Mode::kExact}, {"dense", Mode::kDense}}));
+  }
+  if (settings.policy != "elastic") {
+    return InvalidInput("--policy is \"{}\"; this version has elastic only", settings.policy);
+  }
+  EM_ASSIGN_OR_RETURN(options.kv_type,
+                      Choose<DType>("--kv-type", settings.kv_type,
+                                    {{"f32", DType::kF32}, {"f16", DType::kF16}, {"q8_0", DType::kQ8_0}}));
+  EM_ASSIGN_OR_RETURN(options.io, Choose<ReadQueueKind>("--io", settings.io,
+                                                        {{"auto", ReadQueueKind::kAuto},
+                                                         {"uring", ReadQueueKind::kUring},
+                                                         {"pread", ReadQueueKind::kPread}}));
+  if (!settings.store_type.empty()) {
+    const std::optional<DType> type = DTypeFromName(settings.store_type);
+    if (!type) return InvalidInput("--type is \"{}\"; expected f32, f16, bf16, q8_0 or q4_0", settings.store_type);
+    options.store_type = *type;
+  }
+  options.context = settings.context;
+  options.kv_tokens = kv_tokens;
+  options.threads = ThreadCount(settings);
+  if (settings.prefill_chunk > 0) options.prefill_chunk = settings.prefill_chunk;
+  options.logits_rows = logits_rows;
+  options.store_dir = settings.store_dir;
+  options.cache_dir = CacheDir();
+  options.direct_io = !settings.no_direct;
+  options.cancelled = &interrupted;
+  return options;
+}
+
+StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Model& model, uint32_t kv_tokens,
+                                             uint32_t logits_rows) {
+  EM_ASSIGN_OR_RETURN(EngineOptions options, MakeEngineOptions(settings, model, kv_tokens, logits_rows));
+  ProgressBar bar;
+  options.progress = [&](std::string_view what, uint64_t done, uint64_t total) { bar.Update(what, done, total); };
+  options.notice = [&](const std::string& text) {
+    bar.Clear();
+    std::fprintf(stderr, "%s\n", text.c_str());
+  };
+  return Engine::Open(model, options);
+}
+
+StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return InvalidInput("{} is a folder, not a text file", path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return SystemError(errno, path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Status WriteTextFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return SystemError(errno, fmt::format("cannot write {}", path));
+  return absl::OkStatus();
+}
+
+}  // namespace elasticmem

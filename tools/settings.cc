@@ -1,0 +1,161 @@
+#include "tools/settings.h"
+
+#include <algorithm>
+
+#include <toml++/toml.h>
+
+namespace elasticmem {
+namespace {
+
+constexpr uint32_t kEngine = kRun | kLogits | kPerplexity | kBench;
+constexpr uint32_t kSized = kEngine | kPlan;
+constexpr uint32_t kAll = kSized | kInspect | kPack | kTokenize;
+
+}  // namespace
+
+const std::vector<Option>& Options() {
+  using S = Settings;
+  static const std::vector<Option> kOptions = {
+      {"-m,--model", "FILE", "the GGUF file (of a split model: its first part)", kAll, &S::model, "Model"},
+      {"--activation", "A", "relu, relu2, drelu, silu, gelu or gelu_tanh, where the file does not say or is wrong",
+       kAll & ~kTokenize, &S::activation, "Model"},
+      {"--pre-tokenizer", "NAME", "split text this way before byte-level BPE, whatever the file says", kAll,
+       &S::pre_tokenizer, "Model"},
+      {"--config", "FILE", "read options from a TOML file; what is given here wins", kAll, &S::config, "Model"},
+
+      {"-p,--prompt", "TEXT", "the prompt", kRun, &S::prompt, "Input"},
+      {"-f,--file", "FILE", "read the text from a file", kRun | kPerplexity, &S::file, "Input"},
+      {"--chat", "", "treat the prompt as a user's message; without one, talk in turns", kRun, &S::chat, "Input"},
+      {"--system", "TEXT", "the system message of a chat", kRun, &S::system, "Input"},
+      {"--parse-special", "", "let text such as <|im_end|> be its control token", kRun | kTokenize, &S::parse_special,
+       "Input"},
+      {"--no-bos", "", "do not begin with the model's BOS token", kRun | kTokenize, &S::no_bos, "Input"},
+      {"--tokens", "IDS", "token ids, separated by commas", kLogits, &S::tokens, "Input"},
+      {"-o,--output", "FILE", "where the neuron store goes", kPack, &S::output, "Input"},
+
+      {"-n,--generate", "N", "tokens to generate at most", kRun | kBench, &S::generate, "Generation"},
+      {"--temp", "T", "temperature; 0 picks the likeliest token", kRun, &S::temperature, "Generation"},
+      {"--top-k", "K", "sample from the K likeliest; 0: all", kRun, &S::top_k, "Generation"},
+      {"--top-p", "P", "sample from the likeliest that make up P; 1: all", kRun, &S::top_p, "Generation"},
+      {"--min-p", "P", "drop tokens less likely than P times the likeliest; 0: none", kRun, &S::min_p, "Generation"},
+      {"--repeat-penalty", "R", "divide the logits of recent tokens by R; 1: off", kRun, &S::repeat_penalty, "Generation"},
+      {"--frequency-penalty", "F", "subtract F for each recent occurrence; 0: off", kRun, &S::frequency_penalty,
+       "Generation"},
+      {"--presence-penalty", "F", "subtract F if it occurred recently; 0: off", kRun, &S::presence_penalty, "Generation"},
+      {"--repeat-last-n", "N", "how many tokens are recent; -1: all", kRun, &S::repeat_last, "Generation"},
+      {"--seed", "N", "of the sampler", kRun | kBench, &S::seed, "Generation"},
+      {"--stop", "TEXT", "end when this text appears (may be given again)", kRun, &S::stop, "Generation"},
+      {"--ignore-eos", "", "go on after the end-of-text token", kRun, &S::ignore_eos, "Generation"},
+
+      {"--memory", "SIZE", "all memory of the model: weights, KV cache, neurons, scratch, staging. B, KiB, MiB, GiB, KB, "
+       "MB, GB, or % of the model's file. Default: what is free, less a margin", kSized | kInspect, &S::memory, "Memory"},
+      {"--device-memory", "SIZE", "bound of the device tier; without a GPU the device is RAM", kSized, &S::device_memory,
+       "Memory"},
+      {"--host-memory", "SIZE", "bound of the host's RAM", kSized, &S::host_memory, "Memory"},
+      {"-c,--context", "N", "tokens of a sequence at most; default: what the model was trained for", kSized, &S::context,
+       "Memory"},
+      {"--kv-type", "T", "f32, f16 or q8_0", kSized, &S::kv_type, "Memory"},
+      {"--prefill-chunk", "N", "tokens of a prompt per step; default: by the budget", kSized, &S::prefill_chunk, "Memory"},
+      {"--clients", "N", "sequences at once", kPlan, &S::clients, "Memory"},
+      {"--store-dir", "DIR", "folder of the neuron store; default: beside the model, else the cache folder",
+       kEngine | kPack, &S::store_dir, "Memory"},
+      {"--type", "T", "requantise the neuron store: f32, f16, bf16, q8_0 or q4_0", kEngine | kPack | kPlan, &S::store_type,
+       "Memory"},
+      {"--io", "KIND", "auto, uring or pread", kEngine, &S::io, "Memory"},
+      {"--no-direct", "", "read through the page cache", kEngine, &S::no_direct, "Memory"},
+
+      {"--mode", "M", "exact (only active neurons), dense (all), or auto", kSized, &S::mode, "Compute"},
+      {"--policy", "P", "elastic", kSized, &S::policy, "Compute"},
+      {"-t,--threads", "N", "cores to use; default: all", kSized, &S::threads, "Compute"},
+
+      {"--prompt", "N", "tokens of the prompt", kBench, &S::bench_prompt, "Measuring"},
+      {"-r,--repeat", "R", "how often", kBench, &S::repeat, "Measuring"},
+      {"--top", "K", "how many of the largest logits to show", kLogits, &S::top, "Measuring"},
+      {"--windows", "N", "stop after so many windows of the context's length; 0: all", kPerplexity, &S::windows,
+       "Measuring"},
+
+      {"--report", "FILE", "write a JSON report", kRun | kPerplexity | kBench, &S::report, "Output"},
+      {"--json", "", "print JSON for programs", kAll, &S::json, "Output"},
+      {"--verify", "", "read the whole store and check every byte", kPack, &S::verify, "Output"},
+      {"-v,--verbose", "", "say more", kAll, &S::verbose, "Output"},
+  };
+  return kOptions;
+}
+
+std::string_view Option::Key() const {
+  const size_t dashes = flags.rfind("--");
+  return flags.substr(dashes + 2);
+}
+
+namespace {
+
+// Assigns one TOML value to the member of an option; false if its type does not fit.
+bool Assign(const toml::node& node, const Option& option, Settings& settings) {
+  return std::visit(
+      [&](auto member) {
+        using T = std::remove_reference_t<decltype(settings.*member)>;
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          const toml::array* array = node.as_array();
+          if (!array) return false;
+          for (const toml::node& element : *array) {
+            const auto text = element.value<std::string>();
+            if (!text) return false;
+            (settings.*member).push_back(*text);
+          }
+          return true;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          if (!node.is_string()) return false;
+          settings.*member = *node.value<std::string>();
+          return true;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          if (!node.is_boolean()) return false;
+          settings.*member = *node.value<bool>();
+          return true;
+        } else if constexpr (std::is_same_v<T, double>) {
+          if (!node.is_number()) return false;
+          settings.*member = *node.value<double>();
+          return true;
+        } else {
+          const auto value = node.is_integer() ? node.value<int64_t>() : std::nullopt;
+          if (!value || (std::is_unsigned_v<T> && *value < 0) || static_cast<int64_t>(static_cast<T>(*value)) != *value) {
+            return false;
+          }
+          settings.*member = static_cast<T>(*value);
+          return true;
+        }
+      },
+      option.member);
+}
+
+}  // namespace
+
+Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<std::string_view>& given,
+                   Settings& settings) {
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    return InvalidInput("{}:{}: {}", path, error.source().begin.line, error.description());
+  }
+  for (const auto& [toml_key, node] : table) {
+    std::string key(toml_key.str());
+    std::replace(key.begin(), key.end(), '_', '-');
+    const auto option = std::find_if(Options().begin(), Options().end(), [&](const Option& o) {
+      return o.Key() == key && (o.commands & command);
+    });
+    if (option == Options().end()) {
+      const bool elsewhere = std::any_of(Options().begin(), Options().end(), [&](const Option& o) { return o.Key() == key; });
+      if (elsewhere) continue;  // one file may serve several commands
+      return InvalidInput("{}:{}: there is no option \"{}\"", path, node.source().begin.line, toml_key.str());
+    }
+    if (std::find(given.begin(), given.end(), option->Key()) != given.end()) continue;
+    if (!Assign(node, *option, settings)) {
+      return InvalidInput("{}:{}: the value of \"{}\" is not of the type that --{} takes ({})", path,
+                          node.source().begin.line, toml_key.str(), option->Key(),
+                          option->value.empty() ? "true or false" : option->value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace elasticmem

@@ -1,0 +1,88 @@
+// Everything a user can set, once: flags, config keys and their documentation come from the table in settings.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace elasticmem {
+
+// A command of the program, as a bit of the sets that options belong to.
+enum Command : uint32_t {
+  kRun = 1 << 0,
+  kInspect = 1 << 1,
+  kPack = 1 << 2,
+  kPlan = 1 << 3,
+  kTokenize = 1 << 4,
+  kLogits = 1 << 5,
+  kPerplexity = 1 << 6,
+  kBench = 1 << 7,
+};
+
+struct Settings {
+  // What to work on.
+  std::string model;
+  std::string config;
+  std::string prompt;
+  std::string file;
+  std::string system;
+  std::string output;
+  std::string tokens;
+  // Memory.
+  std::string memory, device_memory, host_memory;
+  std::string kv_type = "f16";
+  uint32_t context = 0;
+  uint32_t prefill_chunk = 0;
+  std::string store_dir;
+  std::string store_type;
+  std::string io = "auto";
+  bool no_direct = false;
+  uint32_t clients = 1;
+  // How to compute.
+  std::string mode = "auto";
+  std::string policy = "elastic";
+  std::string activation;
+  std::string pre_tokenizer;
+  uint32_t threads = 0;
+  // Generation.
+  uint32_t generate = 256;
+  double temperature = 0.8, top_p = 0.95, min_p = 0.05;
+  double repeat_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  uint32_t top_k = 40;
+  int64_t repeat_last = 64;
+  uint64_t seed = 0;
+  std::vector<std::string> stop;
+  bool chat = false, ignore_eos = false, parse_special = false, no_bos = false;
+  // Measuring.
+  uint32_t bench_prompt = 128, bench_generate = 64, repeat = 3, top = 10, windows = 0;
+  // Output.
+  std::string report;
+  bool json = false, verbose = false, verify = false;
+};
+
+// One option: its flag, the config key (the flag without dashes, '_' for '-'), the commands that take it, where it is kept.
+struct Option {
+  std::string_view flags;  // CLI11's way: "-m,--model"
+  std::string_view value;  // what its value is called in --help; "" for switches
+  std::string_view help;
+  uint32_t commands;
+  std::variant<std::string Settings::*, uint32_t Settings::*, uint64_t Settings::*, int64_t Settings::*,
+               double Settings::*, bool Settings::*, std::vector<std::string> Settings::*>
+      member;
+  std::string_view group;
+
+  std::string_view Key() const;  // "prefill-chunk"
+};
+
+const std::vector<Option>& Options();
+
+// Sets what the TOML file `path` says for `command`; `given` are the keys that the command line has set already and keep.
+// Errors name the file, the line and the key: unknown keys, values of another type.
+Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<std::string_view>& given,
+                   Settings& settings);
+
+}  // namespace elasticmem
