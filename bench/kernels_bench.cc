@@ -1,6 +1,7 @@
 // Speed of the CPU kernels on the shapes of real models: GB/s of weights read for decode, GFLOP/s for batches.
 // Matrices of decode are repeated in memory until they no longer fit in a cache. One thread, so rates are per CPU time.
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,11 +21,17 @@ namespace {
 
 constexpr size_t kColdBytes = 256_MiB;  // what a decode benchmark walks through before it sees a row again
 
+constexpr std::align_val_t kAlignment{2_MiB};
+
 struct AlignedDelete {
-  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{4096}); }
+  void operator()(std::byte* p) const { ::operator delete[](p, kAlignment); }
 };
 using Buffer = std::unique_ptr<std::byte[], AlignedDelete>;
-Buffer Allocate(size_t bytes) { return Buffer(new (std::align_val_t{4096}) std::byte[bytes]); }
+Buffer Allocate(size_t bytes) {
+  Buffer buffer(new (kAlignment) std::byte[bytes]);
+  madvise(buffer.get(), bytes, MADV_HUGEPAGE);  // scattered rows are otherwise bound by page walks
+  return buffer;
+}
 
 // `rows` rows of blocks with random quants and small scales.
 Buffer RandomRows(DType dtype, size_t rows, size_t cols) {

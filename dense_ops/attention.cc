@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "dense_ops/attention.cc"
 #include <hwy/foreach_target.h>
 // after foreach_target
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -93,12 +94,19 @@ struct Running {
   float* row;    // [dim], one head's K or V as floats
 };
 
-// Tokens [first, last) of one page; `head` is token 0's K of this head, and V lies value_offset after K.
-void AddPage(const KvPageLayout& layout, const std::byte* head, uint32_t first, uint32_t last, const float* q,
-             uint32_t group, float scale, const Running& s) {
+HWY_INLINE void PrefetchHead(const std::byte* head, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(head + i);
+}
+
+// Tokens [first, last) of one page; `head` is this head's K of token 0, `next_head` that of the next page or the same.
+// The heads of successive tokens lie too far apart for the hardware to follow, so V is fetched while K is worked on,
+// and the next page's K while V is.
+void AddPage(const KvPageLayout& layout, const std::byte* head, const std::byte* next_head, uint32_t first,
+             uint32_t last, const float* q, uint32_t group, float scale, const Running& s) {
   const size_t dim = layout.head_dim, token_bytes = layout.token_bytes();
   const size_t count = last - first;
   for (uint32_t t = first; t < last; ++t) {
+    PrefetchHead(head + t * token_bytes + token_bytes / 2, layout.head_bytes());
     const float* k = HeadAsFloats(layout.type, head + t * token_bytes, dim, s.row);
     for (uint32_t g = 0; g < group; ++g) {
       s.scores[g * layout.page_tokens + (t - first)] = HeadDot(q + g * dim, k, dim) * scale;
@@ -115,6 +123,7 @@ void AddPage(const KvPageLayout& layout, const std::byte* head, uint32_t first, 
     }
   }
   for (uint32_t t = first; t < last; ++t) {
+    PrefetchHead(next_head + t * token_bytes, layout.head_bytes());
     const float* v = HeadAsFloats(layout.type, head + t * token_bytes + token_bytes / 2, dim, s.row);
     for (uint32_t g = 0; g < group; ++g) {
       AddWeighted(s.scores[g * layout.page_tokens + (t - first)], v, dim, s.sum + g * dim);
@@ -140,8 +149,10 @@ void AttendHere(const KvPageLayout& layout, std::span<const std::byte* const> pa
   for (uint32_t position = begin; position < end;) {
     const uint32_t page = position / layout.page_tokens, first = position % layout.page_tokens;
     const uint32_t last = std::min(layout.page_tokens, end - page * layout.page_tokens);
-    AddPage(layout, pages[page] + kv_head * layout.head_bytes(), first, last, q, group, scale, s);
     position += last - first;
+    const size_t head = kv_head * layout.head_bytes();
+    AddPage(layout, pages[page] + head, pages[position < end ? page + 1 : page] + head, first, last, q, group, scale,
+            s);
   }
   for (uint32_t g = 0; g < group; ++g) {
     for (size_t i = 0; i < dim; ++i) out[g * dim + i] = s.sum[g * dim + i] / s.total[g];

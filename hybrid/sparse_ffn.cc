@@ -39,10 +39,11 @@ uint64_t SparseFfn::ScratchBytes(const RecordLayout& layout, uint32_t max_tokens
 }
 
 uint64_t SparseFfn::MinRingBytes(const RecordLayout& layout, uint32_t file_alignment) {
-  // A wave is at least one group; in the worst case all of it is missing, and each record is read alone.
-  const uint64_t span = RoundUp<uint64_t>(layout.tail_bytes, file_alignment) + 2 * uint64_t{file_alignment} + 64;
-  const uint64_t group = kNeuronGroup * std::max<uint64_t>(span, layout.record_bytes + kMaxGapBytes / 4);
-  return RoundUp<uint64_t>(2 * group + kMaxReadBytes, 4096);
+  // A wave is at least one group. In the worst case all of it is missing: records one by one, or, where they are short,
+  // joined with the gaps between them. Twice that, so that the next wave is on its way.
+  const uint64_t alone = RoundUp<uint64_t>(layout.tail_bytes, file_alignment) + 2 * uint64_t{file_alignment} + 64;
+  const uint64_t group = kNeuronGroup * std::min<uint64_t>(alone, layout.record_bytes + 64) + 4 * uint64_t{file_alignment};
+  return RoundUp<uint64_t>(2 * group + (64 << 10), 4096);
 }
 
 StatusOr<std::unique_ptr<SparseFfn>> SparseFfn::Create(Budget& budget, Team* team, const NeuronStore* store,

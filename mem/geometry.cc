@@ -50,9 +50,7 @@ Geometry Candidate(const GeometryShapes& shapes, uint32_t page_tokens) {
   return g;
 }
 
-}  // namespace
-
-StatusOr<Geometry> ChooseGeometry(const GeometryShapes& shapes) {
+Status CheckShapes(const GeometryShapes& shapes) {
   if (shapes.layers == 0 || shapes.kv_bytes_per_token_layer == 0) {
     return InvalidInput("a pool for {} layers of {} KV bytes a token holds nothing", shapes.layers,
                         shapes.kv_bytes_per_token_layer);
@@ -63,6 +61,28 @@ StatusOr<Geometry> ChooseGeometry(const GeometryShapes& shapes) {
         "blocks have at most {} bytes: too small for {} tokens of {} KV bytes or for a record of {} bytes",
         kLargestBlockBytes, kPageTokens[0], shapes.kv_bytes_per_token_layer, shapes.slot_bytes);
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<Geometry> SmallestGeometry(const GeometryShapes& shapes) {
+  EM_RETURN_IF_ERROR(CheckShapes(shapes));
+  std::optional<Geometry> best;
+  uint64_t best_bytes = 0;
+  for (const uint32_t page_tokens : kPageTokens) {
+    const Geometry g = Candidate(shapes, page_tokens);
+    const uint64_t bytes = CeilDiv(std::max(1u, shapes.context), page_tokens) * g.block_bytes;
+    if (g.block_bytes > kLargestBlockBytes || (best && bytes >= best_bytes)) continue;
+    best = g;
+    best_bytes = bytes;
+  }
+  EM_CHECK(best.has_value());
+  return *best;
+}
+
+StatusOr<Geometry> ChooseGeometry(const GeometryShapes& shapes) {
+  EM_RETURN_IF_ERROR(CheckShapes(shapes));
   std::optional<Geometry> best;
   for (const uint32_t page_tokens : kPageTokens) {  // from the smallest block up
     const Geometry g = Candidate(shapes, page_tokens);

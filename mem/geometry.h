@@ -36,4 +36,7 @@ struct Geometry {
 // do where none fits the pool, InvalidInput where a page or slot is longer than 4 MiB.
 StatusOr<Geometry> ChooseGeometry(const GeometryShapes& shapes);
 
+// The candidate in which the KV of `sequences` sequences of `context` tokens takes the fewest bytes, whatever the pool has.
+StatusOr<Geometry> SmallestGeometry(const GeometryShapes& shapes);
+
 }  // namespace elasticmem

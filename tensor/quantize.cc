@@ -161,9 +161,11 @@ void StoreF16(float value, uint8_t* p) {
   std::memcpy(p, &bits, sizeof(bits));
 }
 
-// Rounds half away from zero, as files quantised elsewhere do; a NaN becomes 0 (its block's scale is a NaN).
+// Rounds half away from zero, as files quantised elsewhere do (|v| < 2^22); a NaN becomes 0 (its block's scale is a
+// NaN).
 int8_t RoundToInt8(float v) {
-  return std::isnan(v) ? 0 : static_cast<int8_t>(std::clamp(std::round(v), -128.f, 127.f));
+  constexpr float kBelowHalf = 0x1.fffffep-2f;  // 0.5 itself would carry 0.49999997 to 1
+  return std::isnan(v) ? 0 : static_cast<int8_t>(static_cast<int>(v + std::copysign(kBelowHalf, v)));
 }
 
 bool AllFinite(const float* x, size_t n) {
@@ -241,24 +243,29 @@ void DequantizeRow(DType dtype, const std::byte* row, size_t elements, float* ou
 }
 
 Status QuantizeRow(DType dtype, std::span<const float> in, std::byte* row) {
-  if (!CanQuantize(dtype)) return Unsupported("rows cannot be written as {}", Traits(dtype).name);
-  const DTypeTraits& traits = Traits(dtype);
-  EM_CHECK(in.size() % traits.block_elements == 0);
+  EM_CHECK(in.size() % Traits(dtype).block_elements == 0);
   auto* b = reinterpret_cast<uint8_t*>(row);
-  for (size_t i = 0; i < in.size(); i += traits.block_elements, b += traits.block_bytes) {
-    const float* x = in.data() + i;
-    if (dtype == DType::kF32) {
-      std::memcpy(b, x, sizeof(float));
-    } else if (dtype == DType::kF16) {
-      StoreF16(*x, b);
-    } else if (dtype == DType::kBF16) {
-      const uint16_t bits = F32ToBF16(*x);
-      std::memcpy(b, &bits, sizeof(bits));
-    } else if (dtype == DType::kQ8_0) {
-      QuantizeQ8_0(x, b);
-    } else {
-      QuantizeQ4_0(x, b);
-    }
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(b, in.data(), in.size_bytes());
+      break;
+    case DType::kF16:
+      for (size_t i = 0; i < in.size(); ++i) StoreF16(in[i], b + 2 * i);
+      break;
+    case DType::kBF16:
+      for (size_t i = 0; i < in.size(); ++i) {
+        const uint16_t bits = F32ToBF16(in[i]);
+        std::memcpy(b + 2 * i, &bits, sizeof(bits));
+      }
+      break;
+    case DType::kQ8_0:
+      for (size_t i = 0; i < in.size(); i += kBlock, b += 34) QuantizeQ8_0(&in[i], b);
+      break;
+    case DType::kQ4_0:
+      for (size_t i = 0; i < in.size(); i += kBlock, b += 18) QuantizeQ4_0(&in[i], b);
+      break;
+    default:
+      return Unsupported("rows cannot be written as {}", Traits(dtype).name);
   }
   return absl::OkStatus();
 }

@@ -101,7 +101,7 @@ class Runner {
 
  private:
   StatusOr<std::string> Generate(std::span<const float> logits, Clock::time_point start) {
-    StreamingDetokenizer detokenizer(model_.tokenizer());
+    StreamingDetokenizer detokenizer(model_.tokenizer(), /*special=*/false, /*begins_text=*/settings_.chat);
     StopFilter filter(settings_.stop);
     std::string answer;
     const auto show = [&](const std::string& text) {

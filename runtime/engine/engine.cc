@@ -14,7 +14,7 @@ namespace {
 
 // Used for loading when nothing is streamed later; the pool takes its place.
 constexpr uint64_t kLoadRingBytes = 8 << 20;
-constexpr uint64_t kMinLoadRingBytes = 256 << 10;
+constexpr uint64_t kMinLoadRingBytes = 32 << 10;
 
 void Notice(const EngineOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
@@ -118,9 +118,14 @@ Status Engine::OpenStore(const EngineOptions& options) {
 
 Status Engine::LoadWeights(const EngineOptions& options) {
   const uint64_t staging = plan_.stream_ring_bytes + plan_.delta_ring_bytes;
-  // Loading wants a ring whether or not running does; the pool's memory is free for it until the pool is made.
-  const uint64_t pool_bytes = plan_.pool_blocks * plan_.geometry.block_bytes;
-  const uint64_t load = std::max(staging, std::clamp(pool_bytes, kMinLoadRingBytes, kLoadRingBytes));
+  // Loading wants a ring whether or not running does; what the pool and the scratch will take is free for it until then.
+  uint64_t weights = 0;
+  for (const MemoryNeed& need : plan_.needs) {
+    if (need.category == MemoryCategory::kDenseWeights || need.category == MemoryCategory::kGates) weights += need.bytes;
+  }
+  const uint64_t available = budget_->available_bytes();
+  const uint64_t load = std::clamp(RoundDown<uint64_t>(available > weights ? available - weights : 0, 4096),
+                                   std::max(staging, kMinLoadRingBytes), std::max(staging, kLoadRingBytes));
   {
     EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, load));
     ReadQueueOptions queue;

@@ -54,13 +54,12 @@ class Planner {
   StatusOr<MemoryPlan> Make(const Sizing& sizing) {
     ListDense();
     ChooseChunk(sizing);
-    EM_RETURN_IF_ERROR(SizePool(0, /*least=*/true));
+    EM_RETURN_IF_ERROR(SizeLeastPool());
     SizeRings(sizing);
     if (sizing.stream) ChooseStreamed();
     const uint64_t least = Fixed() + plan_.dense_resident_bytes;
     const uint64_t room = request_.budget_bytes > least ? request_.budget_bytes - least : 0;
-    // Where even the least pool does not fit it stays in the list of needs, to be shown.
-    if (!SizePool(room, /*least=*/false).ok()) EM_RETURN_IF_ERROR(SizePool(0, /*least=*/true));
+    SizePool(room);
     ListNeeds();
     return plan_;
   }
@@ -156,34 +155,42 @@ class Planner {
     return plan_.geometry.block_bytes + 64 + 13 * uint64_t{plan_.geometry.records_per_block};
   }
 
-  // `least`: the smallest geometry and pool that holds the KV asked for. Else: what `room` bytes hold, as far as it is of use.
-  Status SizePool(uint64_t room, bool least) {
+  GeometryShapes Shapes() const {
     GeometryShapes shapes;
     shapes.layers = spec_.layers;
     shapes.kv_bytes_per_token_layer = KvTokenBytes();
     shapes.slot_bytes = SlotBytes();
     shapes.context = std::max<uint32_t>(1, request_.kv_tokens);
     shapes.sequences = request_.sequences;
-    const uint64_t kv_bytes = uint64_t{request_.sequences} * spec_.layers * RoundUp<uint64_t>(shapes.context, 128) * KvTokenBytes();
-    const uint64_t slots = plan_.ffn == FfnPath::kRecords
-                               ? uint64_t{spec_.layers} * std::max<uint64_t>(SlotBytes(), 4096) * 2
-                               : uint64_t{spec_.layers} * 4096;
-    shapes.pool_bytes = least ? kv_bytes + slots : room;
-    EM_ASSIGN_OR_RETURN(plan_.geometry, ChooseGeometry(shapes));
-    plan_.kv_blocks = KvBlocks(request_.kv_tokens);
-    if (least) {
-      plan_.pool_blocks = plan_.kv_blocks;
-      return absl::OkStatus();
-    }
-    uint64_t blocks = room > 4096 ? (room - 4096) / BlockCost() : 0;
-    uint64_t useful = KvBlocks(std::max(request_.context, request_.kv_tokens));
-    if (plan_.ffn == FfnPath::kRecords) {
-      useful += CeilDiv<uint64_t>(uint64_t{spec_.layers} * spec_.ff, plan_.geometry.records_per_block);
-    }
-    blocks = std::min(blocks, useful);
-    if (blocks < plan_.kv_blocks) return Exhausted("the pool holds {} blocks of {}", blocks, plan_.kv_blocks);
-    plan_.pool_blocks = static_cast<uint32_t>(blocks);
+    return shapes;
+  }
+
+  // The geometry and pool that hold the KV asked for in the fewest bytes.
+  Status SizeLeastPool() {
+    EM_ASSIGN_OR_RETURN(plan_.geometry, SmallestGeometry(Shapes()));
+    plan_.kv_blocks = plan_.pool_blocks = KvBlocks(request_.kv_tokens);
     return absl::OkStatus();
+  }
+
+  // What `room` bytes hold, as far as it is of use: the geometry with the least waste, or, where that cannot hold the KV asked
+  // for, the smallest.
+  void SizePool(uint64_t room) {
+    GeometryShapes shapes = Shapes();
+    shapes.pool_bytes = room;
+    const Geometry smallest = plan_.geometry;
+    const StatusOr<Geometry> best = ChooseGeometry(shapes);
+    for (const Geometry& geometry : {best.ok() ? *best : smallest, smallest}) {
+      plan_.geometry = geometry;
+      plan_.kv_blocks = KvBlocks(request_.kv_tokens);
+      uint64_t useful = KvBlocks(std::max(request_.context, request_.kv_tokens));
+      if (plan_.ffn == FfnPath::kRecords) {
+        useful += CeilDiv<uint64_t>(uint64_t{spec_.layers} * spec_.ff, geometry.records_per_block);
+      }
+      const uint64_t fits = room > 4096 ? (room - 4096) / BlockCost() : 0;
+      // Where even the least pool does not fit it stays in the list of needs, to be shown.
+      plan_.pool_blocks = static_cast<uint32_t>(std::max<uint64_t>(plan_.kv_blocks, std::min(fits, useful)));
+      if (fits >= plan_.kv_blocks) return;
+    }
   }
 
   uint64_t NeuronTables() const {

@@ -100,21 +100,24 @@ TEST_F(SameBits, AfterOtherSequencesCameAndWent) {
   EXPECT_EQ(GenerateGreedy(*engine, prompt_, 32).logits_hash, first.logits_hash);
 }
 
+// F16 weights keep every bit in the store, so the two modes differ by the order of sums only.
 TEST_F(SameBits, PerplexityIsEqualInExactAndDenseMode) {
+  const auto model = OpenModel(SourcePath("tests/golden/tales-f16.gguf"));
+  ASSERT_NE(model, nullptr);
   std::ifstream file(SourcePath("tests/golden/heldout.txt"));
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::vector<TokenId> ids = model_->tokenizer().Encode(text, {false, false});
+  const std::vector<TokenId> ids = model->tokenizer().Encode(text, {false, false});
   double nll[2] = {0, 0};
   for (const Mode mode : {Mode::kExact, Mode::kDense}) {
     EngineOptions options = Options();
     options.mode = mode;
     options.logits_rows = 32;
-    const auto engine = OpenEngine(*model_, options);
+    const auto engine = OpenEngine(*model, options);
     ASSERT_NE(engine, nullptr);
     size_t count = 0;
     for (int window = 0; window < 4; ++window) {
       const auto targets = std::span(ids).subspan(window * kContext, kContext);
-      std::vector<TokenId> input = {*model_->tokenizer().bos()};
+      std::vector<TokenId> input = {*model->tokenizer().bos()};
       input.insert(input.end(), targets.begin(), targets.end() - 1);
       const SequenceId sequence = engine->NewSequence();
       const Status status = engine->AppendEach(sequence, input, [&](uint32_t p, std::span<const float> logits) {
@@ -129,8 +132,7 @@ TEST_F(SameBits, PerplexityIsEqualInExactAndDenseMode) {
     }
     nll[mode == Mode::kDense] /= count;
   }
-  // Dense mode with room uses the file's own down rows, exact mode those requantised along the other axis.
-  EXPECT_NEAR(std::exp(nll[0]), std::exp(nll[1]), 0.02);
+  EXPECT_NEAR(std::exp(nll[0]), std::exp(nll[1]), 5e-5 * std::exp(nll[0]));
 }
 
 TEST_F(SameBits, BudgetBelowTheSmallestIsRefusedWithBothNumbers) {

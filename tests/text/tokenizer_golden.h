@@ -19,7 +19,8 @@ struct TokenizerCase {
 inline std::vector<TokenizerCase> ReadTokenizerCases(const std::string& name) {
   std::ifstream file(std::string(EM_SOURCE_DIR "/tests/golden/") + name);
   std::vector<TokenizerCase> cases;
-  for (const auto& c : nlohmann::json::parse(file).at("tokenizer")) cases.push_back({c.at("text"), c.at("ids")});
+  const auto golden = nlohmann::json::parse(file);
+  for (const auto& c : golden.at("tokenizer")) cases.push_back({c.at("text"), c.at("ids")});
   return cases;
 }
 

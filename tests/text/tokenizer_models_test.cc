@@ -31,7 +31,9 @@ void ExpectGolden(const std::string& model, const std::string& golden, const Enc
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there; scripts/fetch_models.sh fetches it";
   const StatusOr<Tokenizer> tokenizer = Load(path);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  for (const TokenizerCase& c : ReadTokenizerCases(golden)) {
+  const std::vector<TokenizerCase> cases = ReadTokenizerCases(golden);
+  EXPECT_GE(cases.size(), 10u);
+  for (const TokenizerCase& c : cases) {
     EXPECT_EQ(tokenizer->Encode(c.text, options), c.ids) << c.text;
     EXPECT_EQ(tokenizer->Decode(c.ids, options.parse_special), c.text);
     StreamingDetokenizer stream(*tokenizer, options.parse_special);

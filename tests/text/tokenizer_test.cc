@@ -94,7 +94,9 @@ GgufFile OpenTales() {
 TEST(Tokenizer, EqualsTheReferenceOnTales) {
   const StatusOr<Tokenizer> tokenizer = Tokenizer::FromGguf(OpenTales());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  for (const TokenizerCase& c : ReadTokenizerCases("tales_q8_0.json")) {
+  const std::vector<TokenizerCase> cases = ReadTokenizerCases("tales_q8_0.json");
+  EXPECT_EQ(cases.size(), 15u);
+  for (const TokenizerCase& c : cases) {
     EXPECT_EQ(tokenizer->Encode(c.text, kPlain), c.ids) << c.text;
     EXPECT_EQ(tokenizer->Decode(c.ids), c.text);
   }
