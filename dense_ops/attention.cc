@@ -1,4 +1,4 @@
-// Attention over paged KV by a running softmax: page by page, each with its own maximum, merged into what came before.
+// Attention over paged KV by a running softmax: tile by tile, each with its own maximum, merged into what came before.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,6 @@
 #define HWY_TARGET_INCLUDE "dense_ops/attention.cc"
 #include <hwy/foreach_target.h>
 // after foreach_target
-#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -87,7 +86,7 @@ HWY_INLINE float ExpAndSum(float* x, size_t n, float peak) {
 
 // The running softmax of `group` query heads: sum [group, dim] of weighted values, relative to exp(peak [group]).
 struct Running {
-  float* scores;  // [group, page_tokens]
+  float* scores;  // [group, kAttentionTile]
   float* sum;
   float* peak;
   float* total;  // [group], sum of weights
@@ -95,27 +94,27 @@ struct Running {
 };
 
 HWY_INLINE void PrefetchHead(const std::byte* head, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(head + i);
+  PrefetchBytes(reinterpret_cast<const uint8_t*>(head), bytes);
 }
 
-// Tokens [first, last) of one page; `head` is this head's K of token 0, `next_head` that of the next page or the same.
-// The heads of successive tokens lie too far apart for the hardware to follow, so V is fetched while K is worked on,
-// and the next page's K while V is.
-void AddPage(const KvPageLayout& layout, const std::byte* head, const std::byte* next_head, uint32_t first,
-             uint32_t last, const float* q, uint32_t group, float scale, const Running& s) {
+// Tokens [first, last) of one page, a tile; `head` is this head's K of the page's token 0, `next` that of the token after the
+// tile. The heads of successive tokens lie too far apart for the hardware to follow, so V is fetched while K is worked on,
+// and the next tile's K while V is.
+void AddTile(const KvPageLayout& layout, const std::byte* head, const std::byte* next, uint32_t first, uint32_t last,
+             const float* q, uint32_t group, float scale, const Running& s) {
   const size_t dim = layout.head_dim, token_bytes = layout.token_bytes();
   const size_t count = last - first;
   for (uint32_t t = first; t < last; ++t) {
     PrefetchHead(head + t * token_bytes + token_bytes / 2, layout.head_bytes());
     const float* k = HeadAsFloats(layout.type, head + t * token_bytes, dim, s.row);
     for (uint32_t g = 0; g < group; ++g) {
-      s.scores[g * layout.page_tokens + (t - first)] = HeadDot(q + g * dim, k, dim) * scale;
+      s.scores[g * kAttentionTile + (t - first)] = HeadDot(q + g * dim, k, dim) * scale;
     }
   }
   for (uint32_t g = 0; g < group; ++g) {
-    float* scores = s.scores + g * layout.page_tokens;
+    float* scores = s.scores + g * kAttentionTile;
     const float peak = std::max(s.peak[g], *std::max_element(scores, scores + count));
-    const float shrink = std::exp(s.peak[g] - peak);  // 0 for the first page
+    const float shrink = std::exp(s.peak[g] - peak);  // 0 for the first tile
     s.peak[g] = peak;
     s.total[g] = s.total[g] * shrink + ExpAndSum(scores, count, peak);
     if (shrink != 1.f) {
@@ -123,10 +122,10 @@ void AddPage(const KvPageLayout& layout, const std::byte* head, const std::byte*
     }
   }
   for (uint32_t t = first; t < last; ++t) {
-    PrefetchHead(next_head + t * token_bytes, layout.head_bytes());
+    PrefetchHead(next + (t - first) * token_bytes, layout.head_bytes());
     const float* v = HeadAsFloats(layout.type, head + t * token_bytes + token_bytes / 2, dim, s.row);
     for (uint32_t g = 0; g < group; ++g) {
-      AddWeighted(s.scores[g * layout.page_tokens + (t - first)], v, dim, s.sum + g * dim);
+      AddWeighted(s.scores[g * kAttentionTile + (t - first)], v, dim, s.sum + g * dim);
     }
   }
 }
@@ -139,7 +138,7 @@ void AttendHere(const KvPageLayout& layout, std::span<const std::byte* const> pa
   const size_t dim = layout.head_dim;
   Running s;
   s.scores = scratch;
-  s.sum = s.scores + group * layout.page_tokens;
+  s.sum = s.scores + group * kAttentionTile;
   s.peak = s.sum + group * dim;
   s.total = s.peak + group;
   s.row = s.total + group;
@@ -148,11 +147,13 @@ void AttendHere(const KvPageLayout& layout, std::span<const std::byte* const> pa
   std::fill(s.total, s.total + group, 0.f);
   for (uint32_t position = begin; position < end;) {
     const uint32_t page = position / layout.page_tokens, first = position % layout.page_tokens;
-    const uint32_t last = std::min(layout.page_tokens, end - page * layout.page_tokens);
+    const uint32_t last = first + std::min(kAttentionTile - first % kAttentionTile, end - position);
     position += last - first;
-    const size_t head = kv_head * layout.head_bytes();
-    AddPage(layout, pages[page] + head, pages[position < end ? page + 1 : page] + head, first, last, q, group, scale,
-            s);
+    const std::byte* head = pages[page] + kv_head * layout.head_bytes();
+    const std::byte* next = position == end ? head
+                                            : pages[position / layout.page_tokens] + kv_head * layout.head_bytes() +
+                                                  position % layout.page_tokens * layout.token_bytes();
+    AddTile(layout, head, next, first, last, q, group, scale, s);
   }
   for (uint32_t g = 0; g < group; ++g) {
     for (size_t i = 0; i < dim; ++i) out[g * dim + i] = s.sum[g * dim + i] / s.total[g];

@@ -45,14 +45,16 @@ void WriteKv(const KvPageLayout& layout, std::byte* page, uint32_t slot, const f
 
 // Attention of `group` query heads (q [group, head_dim]) that share `kv_head`, over positions [begin, end):
 // position p is token p % page_tokens of pages[p / page_tokens].
-// out [group, head_dim] = softmax(q.k * scale) . v, by a running softmax that merges whole pages (split at absolute page
-// boundaries, in order), so the bits depend on nothing else. `scratch` has AttendScratchFloats() floats.
+// out [group, head_dim] = softmax(q.k * scale) . v, by a running softmax that merges tiles of kAttentionTile positions (split
+// at absolute multiples, in order), so the bits depend on nothing else: not on how many tokens a page has either.
+// page_tokens is a multiple of kAttentionTile. `scratch` has AttendScratchFloats() floats.
+inline constexpr uint32_t kAttentionTile = 16;
 void Attend(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
             uint32_t kv_head, const float* q, uint32_t group, float scale, float* scratch, float* out);
 void AttendReference(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
                      uint32_t kv_head, const float* q, uint32_t group, float scale, float* scratch, float* out);
 constexpr size_t AttendScratchFloats(const KvPageLayout& layout, uint32_t group) {
-  return group * (layout.page_tokens + layout.head_dim + 2) + 2 * layout.head_dim;
+  return group * (kAttentionTile + layout.head_dim + 2) + 2 * layout.head_dim;
 }
 
 }  // namespace elasticmem

@@ -9,7 +9,6 @@
 #define HWY_TARGET_INCLUDE "ffn_ops/accumulate_rows.cc"
 #include <hwy/foreach_target.h>
 // after foreach_target
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "tensor/quants-inl.h"
@@ -21,11 +20,6 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kRowsAPass = 4;
 constexpr size_t kColumnsAPass = 4096;  // 16 KiB of y
-
-// The next rows' bytes for this piece of columns.
-HWY_INLINE void PrefetchBytes(const uint8_t* p, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + i);
-}
 
 template <DType kType>
 HWY_INLINE VF LoadFloats(const uint8_t* p) {

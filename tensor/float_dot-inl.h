@@ -9,8 +9,6 @@
 #define ELASTICMEM_TENSOR_FLOAT_DOT_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <span>
 
@@ -135,10 +133,18 @@ HWY_INLINE void FillFloatPanel(const uint8_t* const* rows, size_t begin, size_t 
   }
 }
 
-// Up to kTileRows rows times up to kTokensInFlight tokens.
 template <DType kType>
-HWY_INLINE void FloatRowsTimesTokens(const uint8_t* const* rows, size_t count, size_t cols, const ActivationRows& x,
-                                     size_t token, size_t tokens, float* out, size_t out_stride) {
+HWY_INLINE void PrefetchFloatPanel(const uint8_t* const* rows, size_t begin, size_t n) {
+  constexpr size_t kBytes = Traits(kType).block_bytes;
+  for (size_t r = 0; r < kTileRows; ++r) PrefetchBytes(rows[r] + begin * kBytes, n * kBytes);
+}
+
+// Up to kTileRows rows times up to kTokensInFlight tokens. While a panel is worked on, the next one's bytes are
+// fetched, at last those of the `next` kTileRows rows.
+template <DType kType>
+HWY_INLINE void FloatRowsTimesTokens(const uint8_t* const* rows, const uint8_t* const* next, size_t count, size_t cols,
+                                     const ActivationRows& x, size_t token, size_t tokens, float* out,
+                                     size_t out_stride) {
   alignas(64) float panel[kTileRows * kPanelElements];
   alignas(64) float acc[kTileRows * kTokensInFlight * kWide] = {};
   alignas(64) float tails[kTokensInFlight][kWide];
@@ -149,6 +155,9 @@ HWY_INLINE void FloatRowsTimesTokens(const uint8_t* const* rows, size_t count, s
   for (size_t begin = 0; begin < whole; begin += kPanelElements) {
     const size_t n = std::min(kPanelElements, whole - begin);
     FillFloatPanel<kType>(panel_rows, begin, n, panel);
+    const size_t after = begin + n;
+    if (after < whole) PrefetchFloatPanel<kType>(panel_rows, after, std::min(kPanelElements, whole - after));
+    if (after == whole) PrefetchFloatPanel<kType>(next, 0, std::min(kPanelElements, whole));
     for (size_t t = 0; t < tokens; ++t) at[t] = reinterpret_cast<const float*>(x.Row(token + t)) + begin;
     FloatTiles(panel, at, tokens, n, acc);
   }
@@ -202,7 +211,9 @@ HWY_NOINLINE void FloatDotRows(std::span<const std::byte* const> rows, size_t co
   for (size_t token = 0; token < x.tokens; token += kTokensInFlight) {
     const size_t tokens = std::min(kTokensInFlight, x.tokens - token);
     for (size_t k = 0; k < rows.size(); k += kTileRows) {
-      FloatRowsTimesTokens<kType>(row + k, std::min(kTileRows, rows.size() - k), cols, x, token, tokens, out + k,
+      const uint8_t* next[kTileRows];
+      for (size_t r = 0; r < kTileRows; ++r) next[r] = row_after(k + kTileRows + r);
+      FloatRowsTimesTokens<kType>(row + k, next, std::min(kTileRows, rows.size() - k), cols, x, token, tokens, out + k,
                                   out_stride);
     }
   }

@@ -10,8 +10,6 @@
 #define ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <span>
 
@@ -137,19 +135,21 @@ HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q8Group& x
   return AddScaled<kType>(sum, w, LoadXScales(x, first), acc);
 }
 
+// Bytes of kLanes blocks.
+template <DType kType>
+constexpr size_t kGroupBytes = Format<kType>::kBlockBytes* kLanes / (Format<kType>::kSuper ? 8 : 1);
+
 // One dot. `next` is a row whose bytes will be wanted soon.
 template <DType kType>
 HWY_INLINE float QuantDot(const uint8_t* row, size_t blocks, const Q8Group* x, const uint8_t* next) {
-  using F = Format<kType>;
-  constexpr size_t kStepBytes = F::kSuper ? F::kBlockBytes * kLanes / 8 : F::kBlockBytes * kLanes;
   VF acc = hn::Zero(DF());
   size_t b = 0;
   for (; b + kLanes <= blocks; b += kLanes) {
-    for (size_t i = 0; i < kStepBytes; i += 64) hwy::Prefetch(next + i);
-    next += kStepBytes;
+    PrefetchBytes(next, kGroupBytes<kType>);
+    next += kGroupBytes<kType>;
     acc = AddBlocks<kType>(row, b, kLanes, x[b / 8], acc);
   }
-  if constexpr (!F::kSuper) {
+  if constexpr (!Format<kType>::kSuper) {
     if (b < blocks) acc = AddBlocks<kType>(row, b, blocks - b, x[b / 8], acc);
   }
   return SumLanes(DF(), acc);
@@ -290,10 +290,10 @@ HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, c
   }
 }
 
-// Up to kLanes rows times up to kTokensAtOnce tokens.
+// Up to kLanes rows times up to kTokensAtOnce tokens. The same places of the `next` kLanes rows are fetched meanwhile.
 template <DType kType>
-HWY_INLINE void QuantTile(const uint8_t* const* rows, size_t count, size_t blocks, const ActivationRows& x,
-                          size_t token, size_t tokens, float* out, size_t out_stride) {
+HWY_INLINE void QuantTile(const uint8_t* const* rows, const uint8_t* const* next, size_t count, size_t blocks,
+                          const ActivationRows& x, size_t token, size_t tokens, float* out, size_t out_stride) {
   const DF df;
   const uint8_t* panel_rows[kLanes];  // lanes past the last row repeat it, and are dropped
   for (size_t r = 0; r < kLanes; ++r) panel_rows[r] = rows[std::min(r, count - 1)];
@@ -302,7 +302,10 @@ HWY_INLINE void QuantTile(const uint8_t* const* rows, size_t count, size_t block
   PanelScales scales;
   Panel<kType> panel;
   for (size_t b = 0; b < blocks; ++b) {
-    if (b % kLanes == 0) FillPanelScales<kType>(panel_rows, kLanes, b, std::min(kLanes, blocks - b), &scales);
+    if (b % kLanes == 0) {
+      for (size_t r = 0; r < kLanes; ++r) PrefetchBytes(next[r] + b / kLanes * kGroupBytes<kType>, kGroupBytes<kType>);
+      FillPanelScales<kType>(panel_rows, kLanes, b, std::min(kLanes, blocks - b), &scales);
+    }
     FillPanel<kType>(panel_rows, b, &panel);
     AddPanel<kType>(panel, LoadPanelScales<kType>(scales, b % kLanes), b, x, token, tokens, acc);
   }
@@ -319,16 +322,17 @@ HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t co
   const size_t blocks = cols / 32;
   const auto* const* row = reinterpret_cast<const uint8_t* const*>(rows.data());
   constexpr size_t kFewTokens = 3;  // up to here unpacking and interleaving costs more than it saves
+  const auto row_after = [&](size_t k) {
+    return reinterpret_cast<const uint8_t*>(k < rows.size()                  ? rows[k]
+                                            : k - rows.size() < ahead.size() ? ahead[k - rows.size()]
+                                                                             : rows.back());
+  };
   if (x.tokens <= kFewTokens) {
     const size_t distance = std::clamp<size_t>(4096 / RowBytes(kType, cols), 1, 8);
     for (size_t k = 0; k < rows.size(); ++k) {
-      const size_t next = k + distance;
-      const std::byte* next_row = next < rows.size()                  ? rows[next]
-                                  : next - rows.size() < ahead.size() ? ahead[next - rows.size()]
-                                                                      : rows[k];
+      const uint8_t* next = row_after(k + distance);
       for (size_t t = 0; t < x.tokens; ++t) {
-        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q8Group*>(x.Row(t)),
-                                                  reinterpret_cast<const uint8_t*>(next_row));
+        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q8Group*>(x.Row(t)), next);
       }
     }
     return;
@@ -336,7 +340,9 @@ HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t co
   for (size_t token = 0; token < x.tokens; token += kTokensAtOnce) {
     const size_t tokens = std::min(kTokensAtOnce, x.tokens - token);
     for (size_t k = 0; k < rows.size(); k += kLanes) {
-      QuantTile<kType>(row + k, std::min(kLanes, rows.size() - k), blocks, x, token, tokens, out + k, out_stride);
+      const uint8_t* next[kLanes];
+      for (size_t r = 0; r < kLanes; ++r) next[r] = row_after(k + kLanes + r);
+      QuantTile<kType>(row + k, next, std::min(kLanes, rows.size() - k), blocks, x, token, tokens, out + k, out_stride);
     }
   }
 }

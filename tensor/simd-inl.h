@@ -7,6 +7,7 @@
 #define ELASTICMEM_TENSOR_SIMD_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstddef>
@@ -35,6 +36,10 @@ HWY_INLINE T LoadAs(const void* p) {
   T v;
   std::memcpy(&v, p, sizeof(v));
   return v;
+}
+
+HWY_INLINE void PrefetchBytes(const uint8_t* p, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + i);
 }
 
 #if EM_SIMD

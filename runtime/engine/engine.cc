@@ -52,7 +52,8 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
 Engine::~Engine() = default;
 
 StatusOr<MemoryPlan> Engine::Plan(const Model& model, const EngineOptions& options, bool smallest) {
-  EM_ASSIGN_OR_RETURN(const PlanRequest request, MakeRequest(model, options, 4096));
+  EM_ASSIGN_OR_RETURN(const ReadFile file, ReadFile::Open(model.gguf().paths()[0], options.direct_io));
+  EM_ASSIGN_OR_RETURN(const PlanRequest request, MakeRequest(model, options, file.alignment()));
   return smallest ? SmallestPlan(model.spec(), request) : PlanMemory(model.spec(), request);
 }
 

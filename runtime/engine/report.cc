@@ -1,7 +1,6 @@
 #include "runtime/engine/report.h"
 
 #include <nlohmann/json.hpp>
-#include <xxhash.h>
 
 #include "base/units.h"
 #include "runtime/engine/system_memory.h"
@@ -125,12 +124,5 @@ std::string Report::ToTable() const {
   line("memory management", Percent(memory_management_fraction) + " of the time");
   return out;
 }
-
-LogitsHash::LogitsHash() : state_(XXH3_createState()) { XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_)); }
-LogitsHash::~LogitsHash() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
-void LogitsHash::Add(std::span<const float> logits) {
-  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), logits.data(), logits.size_bytes());
-}
-uint64_t LogitsHash::value() const { return XXH3_64bits_digest(static_cast<XXH3_state_t*>(state_)); }
 
 }  // namespace elasticmem

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stream_hash.h"
 #include "runtime/engine/engine.h"
 
 namespace elasticmem {
@@ -45,15 +46,11 @@ struct Report {
 // A running XXH3 over logits, bit for bit.
 class LogitsHash {
  public:
-  LogitsHash();
-  LogitsHash(const LogitsHash&) = delete;
-  LogitsHash& operator=(const LogitsHash&) = delete;
-  ~LogitsHash();
-  void Add(std::span<const float> logits);
-  uint64_t value() const;
+  void Add(std::span<const float> logits) { hash_.Add(std::as_bytes(logits)); }
+  uint64_t value() const { return hash_.Digest(); }
 
  private:
-  void* state_;
+  StreamHash hash_;
 };
 
 }  // namespace elasticmem

@@ -6,7 +6,7 @@
 
 #include "base/units.h"
 #include "mem/read_queue.h"
-#include "runtime/model/stream_hash.h"
+#include "base/stream_hash.h"
 
 namespace elasticmem {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 
 namespace elasticmem {
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "runtime/model/model_hash.h"
-#include "runtime/model/neuron_store_format.h"
+#include "store/neuron_store_format.h"
 #include "runtime/model/partial_file.h"
 #include "runtime/model/record_builder.h"
-#include "runtime/model/stream_hash.h"
+#include "base/stream_hash.h"
 #include "tensor/quantize.h"
 
 namespace elasticmem {

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 #include "tensor/dtype.h"
 
 namespace elasticmem {

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "mem/read_queue.h"
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 #include "runtime/model/neuron_store_packer.h"
 
 namespace elasticmem {

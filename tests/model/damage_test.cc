@@ -7,10 +7,10 @@
 #include <filesystem>
 
 #include "runtime/model/model_hash.h"
-#include "runtime/model/neuron_store.h"
-#include "runtime/model/neuron_store_format.h"
+#include "store/neuron_store.h"
+#include "store/neuron_store_format.h"
 #include "runtime/model/neuron_store_packer.h"
-#include "runtime/model/stream_hash.h"
+#include "base/stream_hash.h"
 #include "tests/gguf/scratch_folder.h"
 #include "tests/model/ffn_model.h"
 

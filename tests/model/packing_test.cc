@@ -11,7 +11,7 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 #include "runtime/model/neuron_store_packer.h"
 #include "runtime/model/partial_file.h"
 #include "tests/gguf/scratch_folder.h"

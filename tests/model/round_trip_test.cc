@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 #include "runtime/model/neuron_store_packer.h"
 #include "tests/gguf/scratch_folder.h"
 #include "tests/model/ffn_model.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 
 namespace elasticmem {
 namespace {

@@ -1,11 +1,11 @@
-#include "runtime/model/neuron_store.h"
+#include "store/neuron_store.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/units.h"
-#include "runtime/model/neuron_store_format.h"
-#include "runtime/model/stream_hash.h"
+#include "store/neuron_store_format.h"
+#include "base/stream_hash.h"
 
 namespace elasticmem {
 namespace {

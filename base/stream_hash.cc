@@ -1,4 +1,4 @@
-#include "runtime/model/stream_hash.h"
+#include "base/stream_hash.h"
 
 #include <xxhash.h>
 
