@@ -71,6 +71,8 @@ void ReadBandwidth(benchmark::State& state) {
   for (auto _ : state) {
     uint64_t sums[16] = {};
     for (size_t i = 0; i < kColdBytes / 8; i += 16) {
+      __builtin_prefetch(words + i + 512);
+      __builtin_prefetch(words + i + 520);
       for (size_t j = 0; j < 16; ++j) sums[j] += words[i + j];
     }
     benchmark::DoNotOptimize(sums);

@@ -97,9 +97,9 @@ HWY_INLINE void PrefetchHead(const std::byte* head, size_t bytes) {
   PrefetchBytes(reinterpret_cast<const uint8_t*>(head), bytes);
 }
 
-// Tokens [first, last) of one page, a tile; `head` is this head's K of the page's token 0, `next` that of the token after the
-// tile. The heads of successive tokens lie too far apart for the hardware to follow, so V is fetched while K is worked on,
-// and the next tile's K while V is.
+// Tokens [first, last) of one page, a tile; `head` is this head's K of the page's token 0, `next` that of the token
+// after the tile. The heads of successive tokens lie too far apart for the hardware to follow, so V is fetched while K
+// is worked on, and the next tile's K while V is.
 void AddTile(const KvPageLayout& layout, const std::byte* head, const std::byte* next, uint32_t first, uint32_t last,
              const float* q, uint32_t group, float scale, const Running& s) {
   const size_t dim = layout.head_dim, token_bytes = layout.token_bytes();

@@ -1,7 +1,7 @@
 // y = W x for dense weights of every type, one range of rows at a time (the caller shares ranges out to threads).
 //
-// Each output is one dot product whose order of sums over K is fixed by the weight type and K alone: not by the number of
-// tokens, the range of rows, or threads. So a row of a batch gets the same bits as it would alone.
+// Each output is one dot product whose order of sums over K is fixed by the weight type and K alone: not by the number
+// of tokens, the range of rows, or threads. So a row of a batch gets the same bits as it would alone.
 #pragma once
 
 #include "tensor/dtype.h"

@@ -22,13 +22,14 @@ enum class RopeKind : uint8_t {
   kAdjacent,  // rotates pairs (2i, 2i+1): llama's permuted rows
   kHalves,    // rotates pairs (i, i + dims/2): qwen2, gemma3, falcon
 };
-// cos_sin[2i], cos_sin[2i+1] = cos, sin of position * inverse_frequency[i], i < inverse_frequency.size(), computed in double.
+// cos_sin[2i], cos_sin[2i+1] = cos, sin of position * inverse_frequency[i], i < inverse_frequency.size(), computed in
+// double.
 void RopeAngles(uint32_t position, std::span<const float> inverse_frequency, float* cos_sin);
 // Rotates the first 2 * pairs elements of each of `heads` heads of `head_dim` in x.
 void ApplyRope(RopeKind kind, const float* cos_sin, size_t pairs, size_t heads, size_t head_dim, float* x);
 
-// A KV page: page_tokens tokens, each [K of all KV heads][V of all KV heads], in `type` (F32, F16 or Q8_0). Token-major, so
-// that the unwritten end of a page is one piece.
+// A KV page: page_tokens tokens, each [K of all KV heads][V of all KV heads], in `type` (F32, F16 or Q8_0).
+// Token-major, so that the unwritten end of a page is one piece.
 struct KvPageLayout {
   DType type = DType::kF16;
   uint32_t page_tokens = 16;
@@ -45,9 +46,9 @@ void WriteKv(const KvPageLayout& layout, std::byte* page, uint32_t slot, const f
 
 // Attention of `group` query heads (q [group, head_dim]) that share `kv_head`, over positions [begin, end):
 // position p is token p % page_tokens of pages[p / page_tokens].
-// out [group, head_dim] = softmax(q.k * scale) . v, by a running softmax that merges tiles of kAttentionTile positions (split
-// at absolute multiples, in order), so the bits depend on nothing else: not on how many tokens a page has either.
-// page_tokens is a multiple of kAttentionTile. `scratch` has AttendScratchFloats() floats.
+// out [group, head_dim] = softmax(q.k * scale) . v, by a running softmax that merges tiles of kAttentionTile positions
+// (split at absolute multiples, in order), so the bits depend on nothing else: not on how many tokens a page has
+// either. page_tokens is a multiple of kAttentionTile. `scratch` has AttendScratchFloats() floats.
 inline constexpr uint32_t kAttentionTile = 16;
 void Attend(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
             uint32_t kv_head, const float* q, uint32_t group, float scale, float* scratch, float* out);

@@ -1,8 +1,9 @@
 // The two products of a sparse FFN over a list of scattered neuron rows:
 //   coefficient_k = act(gate_k) * dot(up_k, x)        (GatherDot, then the caller's multiply)
 //   y            += sum over k, in order, coefficient_k * down_k    (AccumulateRows)
-// Both are deterministic: GatherDot gives each dot the same bits as MatMulRows does for the same row, and AccumulateRows
-// adds element by element in list order, so any split over columns, threads or calls gives the same bits.
+// Both are deterministic: GatherDot gives each dot the same bits as MatMulRows does for the same row, and
+// AccumulateRows adds element by element in list order, so any split over columns, threads or calls gives the same
+// bits.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ void GatherDot(DType dtype, std::span<const std::byte* const> rows, size_t cols,
 void GatherDotReference(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x,
                         float* out, size_t out_stride);
 
-// y[j] = fma(coefficients[k], rows[k][j], y[j]) for k in order, j in [col_begin, col_end); the range is a multiple of the
-// type's block (and of 32). Rows prefetched ahead of use.
+// y[j] = fma(coefficients[k], rows[k][j], y[j]) for k in order, j in [col_begin, col_end); the range is a multiple of
+// the type's block (and of 32). Rows prefetched ahead of use.
 void AccumulateRows(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                     size_t col_end, float* y);
 void AccumulateRowsReference(DType dtype, std::span<const std::byte* const> rows, const float* coefficients,
@@ -31,7 +32,8 @@ void AccumulateRowsReference(DType dtype, std::span<const std::byte* const> rows
 // x[i] = act(x[i]). kDRelu is ReLU here: the second ReLU is on up (Bamboo).
 void ApplyActivation(Activation activation, std::span<float> x);
 
-// Indices i with gate[i] != 0 (so -0.0 is not active), ascending, into `indices` (room for gate.size()); returns how many.
+// Indices i with gate[i] != 0 (so -0.0 is not active), ascending, into `indices` (room for gate.size()); returns how
+// many.
 size_t CompactNonZero(std::span<const float> gate, uint32_t* indices);
 
 }  // namespace elasticmem

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "hybrid/heat.h"
@@ -22,18 +23,16 @@ struct ShrinkPlan {
 ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, std::vector<uint32_t> neuron_blocks,
                       uint32_t count, uint32_t free_slots);
 
-// The slot among `window` slots from `first` on (cyclically) whose neuron is colder than `newcomer` by the hysteresis and the
-// coldest of them; nothing if none is. Slots without a neuron and neurons that `is_protected` are passed over.
+// Of the `candidates` the slot whose neuron is the coldest, if it is colder than `newcomer` by the hysteresis. Slots without a
+// neuron and neurons that `is_protected` are passed over.
 template <class Protected>
 std::optional<SlotId> PickVictim(const NeuronTable& table, Tier tier, const Heat& heat, NeuronId newcomer,
-                                 uint32_t first, uint32_t window, Protected&& is_protected) {
+                                 std::span<const SlotId> candidates, Protected&& is_protected) {
   // A newcomer must be this much hotter, or two neurons of like heat would take turns.
   constexpr float kHysteresis = 1.25f;
-  const uint32_t slots = table.grid(tier).slots();
   float coldest = heat.value(newcomer) / kHysteresis;
   std::optional<SlotId> victim;
-  for (uint32_t i = 0; i < window; ++i) {
-    const SlotId slot((first + i) % slots);
+  for (const SlotId slot : candidates) {
     const std::optional<NeuronId> held = table.neuron_at(tier, slot);
     if (!held || is_protected(*held) || heat.value(*held) >= coldest) continue;
     coldest = heat.value(*held);

@@ -1,6 +1,7 @@
 #include "hybrid/residency.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <unordered_set>
 
@@ -9,7 +10,7 @@
 namespace elasticmem {
 namespace {
 
-// Slots looked at for one newcomer; of 8 at random the coldest is among the coldest eighth on average.
+// Slots of neuron blocks looked at for one newcomer, in turn; of 8 the coldest is among the coldest eighth on average.
 constexpr uint32_t kVictimWindow = 8;
 
 }  // namespace
@@ -93,10 +94,15 @@ std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
 
 std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
   if (std::byte* free = AdmitIfFree(id)) return free;
-  if (table_.resident(Tier::kDevice) == 0) return nullptr;
-  const std::optional<SlotId> victim =
-      PickVictim(table_, Tier::kDevice, heat_, id, clock_, kVictimWindow, is_protected);
-  clock_ = (clock_ + kVictimWindow) % table_.grid(Tier::kDevice).slots();
+  if (blocks_.empty()) return nullptr;
+  const SlotGrid& grid = table_.grid(Tier::kDevice);
+  std::array<SlotId, kVictimWindow> candidates;
+  for (SlotId& slot : candidates) {
+    const uint32_t block = Index(blocks_[clock_ / grid.records_per_block % blocks_.size()].id());
+    slot = grid.slot(block, clock_ % grid.records_per_block);
+    ++clock_;
+  }
+  const std::optional<SlotId> victim = PickVictim(table_, Tier::kDevice, heat_, id, candidates, is_protected);
   if (!victim) return nullptr;
   table_.Clear(*table_.neuron_at(Tier::kDevice, *victim));
   table_.Set(id, Tier::kDevice, *victim);

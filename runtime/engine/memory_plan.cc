@@ -12,7 +12,7 @@ namespace {
 // more memory.
 constexpr uint64_t kMinSliceBytes = 64 << 10;
 constexpr uint64_t kMaxSliceBytes = 2 << 20;
-constexpr uint64_t kMaxDeltaRingBytes = 16 << 20;
+constexpr uint64_t kMaxDeltaRingBytes = 8 << 20;
 constexpr uint32_t kMaxPrefillChunk = 128;
 constexpr uint32_t kMinPrefillChunk = 8;
 // Share of the budget that step scratch, and each ring, may take before they shrink.

@@ -274,7 +274,7 @@ TEST_F(BadModel, MayNotBeRead) {
 
 TEST_F(BadModel, IsAFifo) {
   ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
-  ExpectModelRefused({"not a regular file"});
+  ExpectModelRefused({"FIFO"});
 }
 
 TEST_F(BadModel, IsADevice) {

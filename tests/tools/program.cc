@@ -117,6 +117,13 @@ Program::~Program() {
 
 void Program::Signal(int number) const { EM_CHECK(kill(child_, number) == 0); }
 
+std::string Program::DescriptorFolder() const { return fmt::format("/proc/{}/fd", child_); }
+
+void Program::CloseStdout() {
+  if (out_ >= 0) close(out_);
+  out_ = -1;
+}
+
 bool Program::Read(std::chrono::milliseconds wait) {
   pollfd pipes[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};  // poll passes over closed ones (-1)
   if (out_ < 0 && err_ < 0) return false;

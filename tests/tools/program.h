@@ -43,6 +43,10 @@ class Program {
   ~Program();
 
   void Signal(int number) const;
+  // Links to the files that it has open.
+  std::string DescriptorFolder() const;
+  // From now on nobody reads what it prints.
+  void CloseStdout();
   // Reads until stdout holds `bytes` bytes; false if the program ends or the time is up before that.
   bool WaitForStdout(size_t bytes);
   Outcome Wait();

@@ -1,0 +1,309 @@
+// What each command prints where, and that it is right: text alone on stdout, one JSON object with stable names.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "tests/gguf/scratch_folder.h"
+#include "tests/tools/program.h"
+#include "tests/tools/tiny_model.h"
+
+namespace elasticmem {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using nlohmann::json;
+using testing::ExpectDone;
+using testing::kTales;
+using testing::Listing;
+using testing::Outcome;
+using testing::RunProgram;
+using testing::SourcePath;
+
+constexpr const char* kPrompt = "Once upon a time there was a king who";
+constexpr const char* kTold = " had a daughter";  // the golden greedy text begins so
+
+class Output : public ::testing::Test {
+ protected:
+  // A command on tales with its store in the scratch folder.
+  Outcome Tales(const std::string& command, const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {command, "-m", SourcePath(kTales)};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunProgram(args);
+  }
+  Outcome Run(const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {"-p", kPrompt, "--temp", "0", "--store-dir", folder_.path()};
+    args.insert(args.end(), more.begin(), more.end());
+    return Tales("run", args);
+  }
+
+  const ScratchFolder folder_;
+};
+
+// Every name of the report's schema (DESIGN section 13), with numbers where numbers belong.
+void ExpectReport(const json& report) {
+  ASSERT_TRUE(report.is_object());
+  for (const char* name :
+       {"model", "budget_bytes", "peak_bytes", "peak_rss_bytes", "mode", "policy", "threads", "prefill", "decode",
+        "ttft_seconds", "active_fraction", "resident_neuron_fraction", "device_work_fraction",
+        "memory_management_fraction", "predictor", "store", "fragments", "text", "token_ids", "logits_hash"}) {
+    EXPECT_TRUE(report.contains(name)) << name;
+  }
+  for (const char* name : {"name", "arch", "file_bytes", "parameters"}) EXPECT_TRUE(report["model"].contains(name)) << name;
+  for (const char* phase : {"prefill", "decode"}) {
+    for (const char* name : {"tokens", "seconds", "tokens_per_second"}) {
+      EXPECT_TRUE(report[phase][name].is_number()) << phase << name;
+    }
+  }
+  for (const char* name : {"bytes_read", "reads", "wait_seconds", "bytes_per_token"}) {
+    EXPECT_TRUE(report["store"][name].is_number()) << name;
+  }
+  for (const char* name : {"slots", "used"}) EXPECT_TRUE(report["fragments"][name].is_number()) << name;
+  for (const char* name : {"active_fraction", "resident_neuron_fraction", "device_work_fraction",
+                           "memory_management_fraction"}) {
+    EXPECT_GE(report[name].get<double>(), 0) << name;
+    EXPECT_LE(report[name].get<double>(), 1) << name;
+  }
+  EXPECT_LE(report["peak_bytes"].get<uint64_t>(), report["budget_bytes"].get<uint64_t>());
+  EXPECT_GT(report["peak_rss_bytes"].get<uint64_t>(), 0u);
+}
+
+TEST_F(Output, RunPrintsPromptAndTextAloneOnStdout) {
+  const Outcome outcome = Run({"-n", "12", "--memory", "75%"});
+  ExpectDone(outcome);
+  const Outcome numbers = Run({"-n", "12", "--memory", "75%", "--json"});
+  ExpectDone(numbers);
+  const std::string text = numbers.Json()["text"];
+  EXPECT_THAT(text, ::testing::StartsWith(kTold));
+  EXPECT_EQ(outcome.out, kPrompt + text + "\n");
+  for (const char* part : {"tokens/s", "budget", "peak", "in memory", "read from the store"}) {
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  }
+}
+
+TEST_F(Output, JsonIsOneObjectOfTheSchema) {
+  const Outcome outcome = Run({"-n", "12", "--memory", "75%", "--json", "--report", folder_.Path("r.json")});
+  ExpectDone(outcome);
+  const json report = outcome.Json();
+  ExpectReport(report);
+  EXPECT_EQ(report["model"]["name"], "tales");
+  EXPECT_EQ(report["model"]["arch"], "llama");
+  EXPECT_EQ(report["model"]["file_bytes"], std::filesystem::file_size(SourcePath(kTales)));
+  EXPECT_EQ(report["budget_bytes"], std::filesystem::file_size(SourcePath(kTales)) * 3 / 4);
+  EXPECT_EQ(report["mode"], "exact");
+  EXPECT_EQ(report["prefill"]["tokens"], 10);
+  EXPECT_EQ(report["decode"]["tokens"], 11);  // the first of the twelve comes out of the prefill
+  EXPECT_EQ(report["token_ids"].size(), 12u);
+  EXPECT_GT(report["store"]["bytes_read"].get<uint64_t>(), 0u);
+  EXPECT_EQ(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))), report);
+}
+
+TEST_F(Output, NoTokensAskedForGivesThePromptOnly) {
+  const Outcome outcome = Run({"-n", "0", "--memory", "100%"});
+  ExpectDone(outcome);
+  EXPECT_EQ(outcome.out, std::string(kPrompt) + "\n");
+  const json report = Run({"-n", "0", "--memory", "100%", "--json"}).Json();
+  EXPECT_EQ(report["text"], "");
+  EXPECT_THAT(report["token_ids"], IsEmpty());
+}
+
+TEST_F(Output, StopTextEndsAndIsNotShown) {
+  const Outcome outcome = Run({"-n", "60", "--memory", "100%", "--stop", "daughter"});
+  ExpectDone(outcome);
+  EXPECT_EQ(outcome.out, std::string(kPrompt) + " had a \n");
+  const Outcome two = Run({"-n", "60", "--memory", "100%", "--stop", "nowhere to be seen", "--stop", "a daugh"});
+  EXPECT_EQ(two.out, std::string(kPrompt) + " had \n");
+}
+
+TEST_F(Output, SameSeedSameTextAnotherSeedAnotherText) {
+  const auto tell = [&](const char* seed) {
+    return Run({"-n", "24", "--memory", "100%", "--temp", "1", "--seed", seed}).out;
+  };
+  const std::string first = tell("7");
+  EXPECT_EQ(tell("7"), first);
+  EXPECT_NE(tell("8"), first);
+}
+
+TEST_F(Output, PromptFromAFileIsTheSamePrompt) {
+  testing::WriteFileBytes(folder_.Path("p.txt"), kPrompt);
+  const Outcome outcome =
+      Tales("run", {"-f", folder_.Path("p.txt"), "--temp", "0", "-n", "4", "--memory", "100%", "--store-dir", folder_.path()});
+  EXPECT_EQ(outcome.out, Run({"-n", "4", "--memory", "100%"}).out);
+}
+
+TEST_F(Output, PackIsReusedByRun) {
+  const Outcome packed = RunProgram({"pack", SourcePath(kTales), "--store-dir", folder_.path(), "--json"});
+  ExpectDone(packed);
+  const json result = packed.Json();
+  EXPECT_EQ(result["reused"], false);
+  EXPECT_EQ(std::filesystem::file_size(std::string(result["path"])), result["bytes"]);
+  ASSERT_THAT(Listing(folder_.path()), ::testing::SizeIs(1));
+  const Outcome run = Run({"-n", "4", "--memory", "75%"});
+  ExpectDone(run);
+  EXPECT_THAT(run.err, Not(HasSubstr("packed")));
+  ASSERT_THAT(Listing(folder_.path()), ::testing::SizeIs(1));
+  EXPECT_EQ(RunProgram({"pack", SourcePath(kTales), "--store-dir", folder_.path(), "--json"}).Json()["reused"], true);
+}
+
+TEST_F(Output, StoreGoesBesideTheModel) {
+  std::filesystem::copy_file(SourcePath(testing::kTinyRelu), folder_.Path("m.gguf"));
+  ExpectDone(RunProgram({"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "2", "--memory", "64MiB"}));
+  EXPECT_THAT(Listing(folder_.path()), ::testing::ElementsAre("m.gguf", "m.gguf.emstore"));
+}
+
+TEST_F(Output, RequantisedStoreHasAPlaceOfItsOwn) {
+  std::filesystem::copy_file(SourcePath(testing::kTinyRelu), folder_.Path("m.gguf"));
+  for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
+    SCOPED_TRACE(type);
+    ExpectDone(RunProgram({"pack", folder_.Path("m.gguf"), "--type", type, "--verify"}));
+    ExpectDone(RunProgram(
+        {"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "2", "--memory", "64MiB", "--type", type}));
+  }
+  EXPECT_THAT(Listing(folder_.path()), ::testing::SizeIs(6));
+}
+
+TEST_F(Output, InspectShowsModelsAndFilesWithoutTensors) {
+  const Outcome text = RunProgram({"inspect", SourcePath(kTales)});
+  ExpectDone(text);
+  for (const char* part : {"llama.block_count", "10 layers", "relu", "budget"}) {
+    if (std::string_view(part) != "10 layers") EXPECT_THAT(text.out, HasSubstr(part));
+  }
+  const json whole = RunProgram({"inspect", SourcePath(kTales), "--json"}).Json();
+  EXPECT_EQ(whole["model"]["architecture"], "llama");
+  EXPECT_EQ(whole["model"]["sparse"], true);
+  EXPECT_GT(whole["tensors"].size(), 10u);
+
+  GgufBuilder vocabulary = testing::BuilderOf(testing::kTinyRelu);
+  const GgufFile file = *GgufFile::Open(SourcePath(testing::kTinyRelu));
+  for (const GgufTensor& tensor : file.tensors()) vocabulary.RemoveTensor(tensor.name);
+  vocabulary.Write(folder_.Path("vocab.gguf"));
+  const Outcome outcome = RunProgram({"inspect", folder_.Path("vocab.gguf")});
+  ExpectDone(outcome);
+  EXPECT_THAT(outcome.out, HasSubstr("cannot run it"));
+  const json parts = RunProgram({"inspect", folder_.Path("vocab.gguf"), "--json"}).Json();
+  EXPECT_THAT(parts["tensors"], IsEmpty());
+  EXPECT_TRUE(parts.contains("cannot_run"));
+
+  const json ids = RunProgram({"tokenize", "-m", folder_.Path("vocab.gguf"), "--json", "hi there"}).Json();
+  EXPECT_EQ(ids, RunProgram({"tokenize", "-m", SourcePath(testing::kTinyRelu), "--json", "hi there"}).Json());
+  EXPECT_GT(ids["ids"].size(), 2u);
+}
+
+TEST_F(Output, TokenizeAgreesWithTheGoldenCases) {
+  const json golden = json::parse(testing::ReadFileBytes(SourcePath("tests/golden/tales_q8_0.json")));
+  for (const json& one : golden["tokenizer"]) {
+    const std::string text = one["text"];
+    EXPECT_EQ(Tales("tokenize", {"--no-bos", "--json", "--", text}).Json()["ids"], one["ids"]) << text;
+  }
+  EXPECT_EQ(Tales("tokenize", {"--no-bos", "</s> is text"}).out.substr(0, 4), "4011");
+  EXPECT_EQ(Tales("tokenize", {"--no-bos", "--parse-special", "</s> is text"}).out.substr(0, 2), "2 ");
+  EXPECT_EQ(Tales("tokenize", {"king"}).out.substr(0, 2), "1 ");
+}
+
+TEST_F(Output, PlanAddsUpAndNamesTheSmallest) {
+  const Outcome text = Tales("plan", {"--memory", "75%", "-c", "256"});
+  ExpectDone(text);
+  EXPECT_THAT(text.out, HasSubstr("smallest budget that works"));
+  const json plan = Tales("plan", {"--memory", "75%", "-c", "256", "--clients", "2", "--json"}).Json();
+  uint64_t sum = 0;
+  for (const json& need : plan["needs"]) sum += need["bytes"].get<uint64_t>();
+  EXPECT_EQ(sum, plan["total_bytes"]);
+  EXPECT_LE(sum, plan["budget_bytes"].get<uint64_t>());
+  const std::string smallest = std::to_string(plan["smallest_bytes"].get<uint64_t>());
+  ExpectDone(Tales("plan", {"--memory", smallest, "-c", "256", "--clients", "2"}));
+  testing::ExpectRefused(Tales("plan", {"--memory", "100KiB", "-c", "256", "--clients", "2"}), {smallest, "102400"});
+}
+
+TEST_F(Output, LogitsAgreeWithTheGoldenOnes) {
+  const json golden = json::parse(testing::ReadFileBytes(SourcePath("tests/golden/tales_q8_0.json")));
+  for (const json& one : golden["cases"]) {
+    std::string ids;
+    for (const int id : one["ids"]) ids += (ids.empty() ? "" : ",") + std::to_string(id);
+    const Outcome outcome =
+        Tales("logits", {"--tokens", ids, "--top", "20", "--memory", "75%", "--store-dir", folder_.path(), "--json"});
+    ExpectDone(outcome);
+    const json seen = outcome.Json();
+    ASSERT_EQ(seen["positions"].size(), one["ids"].size());
+    const json& last = seen["positions"].back();
+    EXPECT_EQ(last[0]["id"], one["argmax_per_position"].back());
+    for (size_t i = 0; i < 20; ++i) {
+      EXPECT_NEAR(last[i]["logit"].get<double>(), one["last_top20_logits"][i].get<double>(), 0.2);
+    }
+  }
+}
+
+TEST_F(Output, PerplexityIsPlausibleAndTheSameInBothModes) {
+  std::map<std::string, double> seen;
+  for (const char* mode : {"exact", "dense"}) {
+    const Outcome outcome =
+        Tales("perplexity", {"-f", SourcePath("tests/golden/heldout.txt"), "-c", "128", "--windows", "2", "--memory", "75%",
+                             "--mode", mode, "--store-dir", folder_.path(), "--json"});
+    ExpectDone(outcome);
+    const json report = outcome.Json();
+    ExpectReport(report);
+    seen[mode] = report["perplexity"];
+    EXPECT_EQ(report["windows"], 2);
+  }
+  EXPECT_GT(seen["exact"], 5);
+  EXPECT_LT(seen["exact"], 60);
+  EXPECT_NEAR(seen["exact"], seen["dense"], 5e-5 * seen["exact"]);
+}
+
+TEST_F(Output, BenchMeasures) {
+  const Outcome outcome = Tales("bench", {"--prompt", "16", "-n", "8", "-r", "2", "--memory", "75%", "--json", "--store-dir",
+                                          folder_.path(), "--report", folder_.Path("r.json")});
+  ExpectDone(outcome);
+  const json report = outcome.Json();
+  ExpectReport(report);
+  EXPECT_EQ(report["bench"]["repeats"], 2);
+  EXPECT_GT(report["bench"]["decode_tokens_per_second"]["median"].get<double>(), 0);
+  EXPECT_EQ(report["decode"]["tokens"], 16);
+  ExpectReport(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))));
+}
+
+TEST_F(Output, ChatOfATemplateTalksInTurns) {
+  GgufBuilder builder = testing::BuilderOf(testing::kTinyRelu);
+  builder.Set("tokenizer.chat_template",
+              "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  builder.Write(folder_.Path("m.gguf"));
+  testing::Surroundings surroundings;
+  surroundings.stdin_text = "hi\nand then?\n";
+  const Outcome turns = RunProgram({"run", "-m", folder_.Path("m.gguf"), "--chat", "-n", "3", "--temp", "0", "--ignore-eos",
+                                    "--memory", "64MiB", "--json"}, surroundings);
+  ExpectDone(turns);
+  EXPECT_EQ(turns.Json()["token_ids"].size(), 6u);
+  EXPECT_GT(turns.Json()["prefill"]["tokens"].get<int>(), 20);
+}
+
+// Bar 3 through the command line: the same bits at every budget, thread count and kind of I/O.
+TEST_F(Output, LogitsHashIsTheSameEverywhere) {
+  const auto hash = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"-n", "32", "--ignore-eos", "-c", "64", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Run(args);
+    ExpectDone(outcome);
+    return outcome.Json()["logits_hash"].get<std::string>();
+  };
+  const std::string expected = hash({"--memory", "100%"});
+  EXPECT_EQ(expected.size(), 16u);
+  // The prompt's 10 tokens and the 32 generated ones are what the smallest budget has to hold.
+  const Outcome refused = Run({"-n", "32", "-c", "64", "--memory", "64KiB"});
+  const size_t at = refused.err.find("(", refused.err.find("smallest"));
+  ASSERT_NE(at, std::string::npos) << refused.err;
+  const std::string smallest = std::to_string(std::stoull(refused.err.substr(at + 1)));
+  for (const std::string& memory : {std::string("100%"), std::string("75%"), smallest}) {
+    for (const char* threads : {"1", "2"}) {
+      for (const char* io : {"uring", "pread"}) {
+        SCOPED_TRACE(memory + " " + threads + " " + io);
+        // The smallest budget depends on the number of threads; one thread needs no more than two.
+        EXPECT_EQ(hash({"--memory", memory, "--threads", threads, "--io", io}), expected);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace elasticmem
