@@ -42,14 +42,14 @@ class DenseStream {
   std::vector<ReadRing::Ticket> tickets_;       // of slices next_, next_ + 1, ... (cyclically)
 };
 
-// A dense matrix of the model: its rows in memory, or the slices of a stream that bring them.
+// A dense matrix of the model: its first rows in memory, and the slices of a stream that bring the others.
 struct DenseMatrix {
-  WeightRows rows;             // data is null where streamed
-  size_t first_slice = 0;      // in the stream
-  size_t rows_per_slice = 0;
+  WeightRows rows;           // all of them; data holds the resident ones
+  size_t resident_rows = 0;
+  size_t first_slice = 0;    // in the stream, of the row after the resident ones
+  size_t rows_per_slice = 1;
 
-  bool resident() const { return rows.data != nullptr; }
-  size_t slices() const { return resident() ? 1 : (rows.rows + rows_per_slice - 1) / rows_per_slice; }
+  size_t slices() const { return (rows.rows - resident_rows + rows_per_slice - 1) / rows_per_slice; }
 };
 
 }  // namespace elasticmem

@@ -71,7 +71,7 @@ class Planner {
     for (uint32_t l = 0; l < spec_.layers; ++l) {
       const LayerSpec& layer = spec_.layer[l];
       const auto add = [&](Role role, const MatrixRef& matrix) {
-        if (matrix) plan_.dense.push_back({role, l, matrix, true});
+        if (matrix) plan_.dense.push_back({role, l, matrix, matrix.rows});
       };
       add(Role::kQ, layer.q);
       add(Role::kK, layer.k);
@@ -82,7 +82,7 @@ class Planner {
       if (plan_.ffn == FfnPath::kMatrices || !spec_.gated) add(Role::kUp, layer.up);
       if (plan_.ffn == FfnPath::kMatrices) add(Role::kDown, layer.down);
     }
-    plan_.dense.push_back({Role::kOutput, 0, spec_.output, true});
+    plan_.dense.push_back({Role::kOutput, 0, spec_.output, spec_.output.rows});
     plan_.dense_resident_bytes = 0;
     plan_.dense_streamed_bytes = 0;
     for (const DenseItem& item : plan_.dense) plan_.dense_resident_bytes += RoundUp<uint64_t>(item.matrix.bytes(), 64);
@@ -123,24 +123,23 @@ class Planner {
     }
   }
 
-  // Leaves so many matrices out of memory that the rest fits, spread evenly over the step so that their reads hide behind
-  // the work on the others.
+  // Of every matrix the same share of rows stays in memory, so that the reads of the others are spread evenly over the step
+  // and hide behind its work.
   void ChooseStreamed() {
     const uint64_t all = plan_.dense_resident_bytes;
     const uint64_t others = Fixed() + PoolCost(plan_.kv_blocks);
     const uint64_t room = request_.budget_bytes > others ? request_.budget_bytes - others : 0;
     const double share = std::min(1.0, static_cast<double>(room) / all);
-    double owed = 0;
+    plan_.dense_resident_bytes = 0;
     for (DenseItem& item : plan_.dense) {
-      const uint64_t bytes = RoundUp<uint64_t>(item.matrix.bytes(), 64);
-      owed += share * bytes;
-      item.resident = owed >= bytes;
-      if (item.resident) {
-        owed -= bytes;
-      } else {
-        plan_.dense_resident_bytes -= bytes;
-        plan_.dense_streamed_bytes += item.matrix.bytes();
+      item.resident_rows = static_cast<uint64_t>(share * static_cast<double>(item.matrix.rows));
+      // Each part is rounded up to 64 bytes in memory.
+      while (item.resident_rows > 0 &&
+             RoundUp<uint64_t>(item.resident_bytes(), 64) > share * static_cast<double>(item.matrix.bytes())) {
+        --item.resident_rows;
       }
+      plan_.dense_resident_bytes += RoundUp<uint64_t>(item.resident_bytes(), 64);
+      plan_.dense_streamed_bytes += item.matrix.bytes() - item.resident_bytes();
     }
   }
 
@@ -210,10 +209,9 @@ class Planner {
   void ListNeeds() {
     uint64_t gates = 0, weights = 0;
     for (const DenseItem& item : plan_.dense) {
-      if (!item.resident) continue;
       const bool gate = plan_.ffn == FfnPath::kRecords &&
                         (item.role == DenseItem::Role::kGate || item.role == DenseItem::Role::kUp);
-      (gate ? gates : weights) += RoundUp<uint64_t>(item.matrix.bytes(), 64);
+      (gate ? gates : weights) += RoundUp<uint64_t>(item.resident_bytes(), 64);
     }
     const auto add = [&](std::string what, MemoryCategory category, uint64_t bytes) {
       if (bytes > 0) plan_.needs.push_back({std::move(what), category, bytes});

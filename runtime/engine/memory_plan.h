@@ -33,7 +33,9 @@ struct DenseItem {
   Role role = Role::kQ;
   uint32_t layer = 0;
   MatrixRef matrix;
-  bool resident = true;
+  uint64_t resident_rows = 0;  // the first ones; the others are streamed
+
+  uint64_t resident_bytes() const { return resident_rows * matrix.row_bytes(); }
 };
 
 struct PlanRequest {

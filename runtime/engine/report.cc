@@ -53,7 +53,7 @@ Report Report::FromEngine(const Engine& engine, int threads) {
     for (const DenseItem& item : engine.plan().dense) {
       if (item.role < DenseItem::Role::kGate || item.role == DenseItem::Role::kOutput) continue;
       ffn += item.matrix.bytes();
-      if (item.resident) resident += item.matrix.bytes();
+      resident += item.resident_bytes();
     }
     r.neurons_resident = ffn > 0 ? static_cast<uint64_t>(static_cast<double>(resident) / ffn * r.neurons_total) : 0;
   }

@@ -305,18 +305,17 @@ ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
   return {format, s_->q8, input.tokens, s_->q8_stride};
 }
 
-// Calls body(rows, index of their first row) for the matrix as it comes: at once, or slice by slice from the stream.
+// Calls body(rows, index of their first row) for the matrix as it comes: what is in memory at once, the rest slice by slice.
 template <class Body>
 Status Transformer::ForSlices(const DenseMatrix& w, Body&& body) {
-  if (w.resident()) {
-    body(w.rows, 0);
-    return absl::OkStatus();
+  WeightRows rows = w.rows;
+  if (w.resident_rows > 0) {
+    rows.rows = w.resident_rows;
+    body(rows, 0);
   }
   for (size_t slice = 0; slice < w.slices(); ++slice) {
-    EM_ASSIGN_OR_RETURN(const std::byte* data, parts_.stream->Acquire(w.first_slice + slice));
-    WeightRows rows = w.rows;
-    const size_t first_row = slice * w.rows_per_slice;
-    rows.data = data;
+    EM_ASSIGN_OR_RETURN(rows.data, parts_.stream->Acquire(w.first_slice + slice));
+    const size_t first_row = w.resident_rows + slice * w.rows_per_slice;
     rows.rows = std::min(w.rows_per_slice, w.rows.rows - first_row);
     body(rows, first_row);
     parts_.stream->Release();

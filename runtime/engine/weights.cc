@@ -112,7 +112,7 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
                              const std::function<void(uint64_t, uint64_t)>& progress) {
   uint64_t matrix_bytes = 0, gate_bytes = 0;
   for (const DenseItem& item : plan.dense) {
-    if (item.resident) (IsGate(plan, item) ? gate_bytes : matrix_bytes) += RoundUp<uint64_t>(item.matrix.bytes(), 64);
+    (IsGate(plan, item) ? gate_bytes : matrix_bytes) += RoundUp<uint64_t>(item.resident_bytes(), 64);
   }
   EM_ASSIGN_OR_RETURN(matrices_, AlignedBuffer::Allocate(budget, MemoryCategory::kDenseWeights, matrix_bytes));
   EM_ASSIGN_OR_RETURN(gates_, AlignedBuffer::Allocate(budget, MemoryCategory::kGates, gate_bytes));
@@ -144,25 +144,23 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
     DenseMatrix& out = Slot(item);
     out.rows = {m.tensor->dtype, nullptr, m.rows, m.cols(), m.row_bytes()};
     const ReadFile& file = files_[m.tensor->file];
-    if (!item.resident) {
-      out.first_slice = slices_.size();
-      out.rows_per_slice = std::max<uint64_t>(1, plan.slice_bytes / m.row_bytes());
-      for (uint64_t row = 0; row < m.rows; row += out.rows_per_slice) {
-        const uint64_t rows = std::min<uint64_t>(out.rows_per_slice, m.rows - row);
-        slices_.push_back({&file, m.offset() + row * m.row_bytes(), rows * m.row_bytes()});
-      }
-      continue;
+    out.resident_rows = item.resident_rows;
+    out.first_slice = slices_.size();
+    out.rows_per_slice = std::max<uint64_t>(1, plan.slice_bytes / m.row_bytes());
+    for (uint64_t row = item.resident_rows; row < m.rows; row += out.rows_per_slice) {
+      const uint64_t rows = std::min<uint64_t>(out.rows_per_slice, m.rows - row);
+      slices_.push_back({&file, m.offset() + row * m.row_bytes(), rows * m.row_bytes()});
     }
     std::byte*& next = IsGate(plan, item) ? next_gate : next_matrix;
     out.rows.data = next;
     const uint64_t piece = std::max<uint64_t>(4096, ring->max_bytes(file) / 4);
-    for (uint64_t at = 0; at < m.bytes(); at += piece) {
-      const uint64_t bytes = std::min(piece, m.bytes() - at);
+    for (uint64_t at = 0; at < item.resident_bytes(); at += piece) {
+      const uint64_t bytes = std::min(piece, item.resident_bytes() - at);
       std::optional<ReadRing::Ticket> ticket;
       while (!(ticket = ring->Enqueue(file, m.offset() + at, bytes))) EM_RETURN_IF_ERROR(take_oldest());
       pending.push_back({*ticket, next + at, &item});
     }
-    next += RoundUp<uint64_t>(m.bytes(), 64);
+    next += RoundUp<uint64_t>(item.resident_bytes(), 64);
   }
   while (!pending.empty()) EM_RETURN_IF_ERROR(take_oldest());
   return absl::OkStatus();
@@ -170,7 +168,7 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
 
 Status Weights::ReadRow(const MatrixRef& matrix, uint64_t row, float* out) const {
   const DType dtype = matrix.tensor->dtype;
-  if (matrix.tensor == spec_.output.tensor && output_.resident()) {
+  if (matrix.tensor == spec_.output.tensor && row < output_.resident_rows) {
     DequantizeRow(dtype, output_.rows.Row(row), matrix.cols(), out);
     return absl::OkStatus();
   }

@@ -1,10 +1,10 @@
-// Model files that are wrong, as a user meets them: named, refused with exit code 1, nothing left behind, little memory taken.
+// Model files that are wrong, as a user meets them: named, refused with exit code 1, nothing left behind, little memory
+// taken.
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
-
-#include <gmock/gmock.h>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -199,8 +199,11 @@ TEST_F(BadModel, KeyOfAnotherType) {
 }
 
 TEST_F(BadModel, ShapesThatDisagreeWithTheMetadata) {
-  ExpectRefusedAfter([](GgufBuilder& b) { b.FindTensor("blk.0.attn_q.weight")->shape = {32, 128}; },
-                     {"blk.0.attn_q.weight", "32", "64"});
+  ExpectRefusedAfter(
+      [](GgufBuilder& b) {
+        b.FindTensor("blk.0.attn_q.weight")->shape = {32, 128};
+      },
+      {"blk.0.attn_q.weight", "32", "64"});
   ExpectRefusedAfter([](GgufBuilder& b) { b.Set("llama.feed_forward_length", uint32_t{95}); }, {"ffn_", "95", "96"});
   ExpectRefusedAfter([](GgufBuilder& b) { b.FindTensor("token_embd.weight")->shape = {64, 287}; }, {"token_embd"});
 }
@@ -214,7 +217,8 @@ TEST_F(BadModel, HeadCountsThatDoNotDivide) {
       },
       {"5", "64", "head"});
   ExpectRefusedAfter([](GgufBuilder& b) { b.Set("llama.attention.head_count", uint32_t{0}); }, {"head_count", "0"});
-  ExpectRefusedAfter([](GgufBuilder& b) { b.Set("llama.attention.head_count_kv", uint32_t{0}); }, {"head_count_kv", "0"});
+  ExpectRefusedAfter([](GgufBuilder& b) { b.Set("llama.attention.head_count_kv", uint32_t{0}); },
+                     {"head_count_kv", "0"});
 }
 
 TEST_F(BadModel, SizesThatAreZeroOrHuge) {

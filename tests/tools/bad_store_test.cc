@@ -1,4 +1,5 @@
 // Neuron stores that are damaged, stale, or cannot be written: named and refused, or made anew; never garbage text.
+#include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -6,8 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <span>
-
-#include <gmock/gmock.h>
 
 #include "base/stream_hash.h"
 #include "store/neuron_store_format.h"
@@ -168,7 +167,8 @@ TEST_F(NoRoom, FileSizeLimitIsNamedAndNothingLeft) {
   Surroundings surroundings;
   surroundings.file_size_limit = 1 << 20;
   const std::string tales = SourcePath(kTales);
-  ExpectRefused(RunProgram({"pack", tales, "--store-dir", folder_.path()}, surroundings), {"emstore", "bytes", "--store-dir"});
+  ExpectRefused(RunProgram({"pack", tales, "--store-dir", folder_.path()}, surroundings),
+                {"emstore", "bytes", "--store-dir"});
   EXPECT_THAT(Listing(folder_.path()), ElementsAre());
   ExpectRefused(RunProgram({"run", "-m", tales, "-p", "hi", "-n", "4", "--store-dir", folder_.path()}, surroundings),
                 {"emstore", "bytes", "--store-dir"});
@@ -205,7 +205,8 @@ TEST_F(NoRoom, FoldersThatCannotBeWrittenAreNamed) {
                 {"closed", "ermission denied"});
   // A model folder that can't be written is no error: the cache folder takes the store.
   ASSERT_EQ(chmod(folder_.path().c_str(), 0555), 0);
-  ExpectDone(RunProgram({"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "4", "--memory", "64MiB"}, surroundings));
+  ExpectDone(
+      RunProgram({"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "4", "--memory", "64MiB"}, surroundings));
   ASSERT_EQ(chmod(folder_.path().c_str(), 0755), 0);
   EXPECT_THAT(Listing(folder_.path()), ElementsAre("closed", "m.gguf"));
 }
@@ -232,8 +233,9 @@ TEST_F(NotANumber, InADenseTensorIsNamedAtRun) {
     const char* tensor;
     uint64_t rows, cols;
   };
-  for (const auto& [tensor, rows, cols] : {Case{"blk.0.attn_q.weight", 64, 64}, Case{"blk.0.attn_output.weight", 64, 64},
-                                           Case{"token_embd.weight", 288, 64}, Case{"blk.0.ffn_gate.weight", 96, 64}}) {
+  for (const auto& [tensor, rows, cols] :
+       {Case{"blk.0.attn_q.weight", 64, 64}, Case{"blk.0.attn_output.weight", 64, 64},
+        Case{"token_embd.weight", 288, 64}, Case{"blk.0.ffn_gate.weight", 96, 64}}) {
     SCOPED_TRACE(tensor);
     std::filesystem::copy_file(SourcePath(kTinyRelu), model(), std::filesystem::copy_options::overwrite_existing);
     Spoil(tensor, rows, cols);

@@ -1,15 +1,14 @@
 // Ctrl-C ends packing and running with exit code 130 and leaves nothing half-made behind.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <thread>
-
-#include <gmock/gmock.h>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -20,12 +19,12 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::kTales;
 using testing::Listing;
 using testing::Outcome;
 using testing::Program;
 using testing::SourcePath;
+using ::testing::StartsWith;
 
 void ExpectInterrupted(const Outcome& outcome) {
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
@@ -55,11 +54,15 @@ void WriteLargeModel(const std::string& path) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) + end);
 }
 
-bool WaitForFile(const std::string& path) {
-  for (int i = 0; i < 50000 && !std::filesystem::exists(path); ++i) {
+bool WaitUntil(const std::function<bool()>& condition) {
+  for (int i = 0; i < 50000; ++i) {
+    if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  return std::filesystem::exists(path);
+  return false;
+}
+bool WaitForFile(const std::string& path) {
+  return WaitUntil([&] { return std::filesystem::exists(path); });
 }
 
 TEST(Interrupt, DuringPackRemovesThePartialStore) {
@@ -91,16 +94,7 @@ TEST(Interrupt, WhileAnotherProcessPacksLeavesItsPartialAlone) {
   const int other = open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   ASSERT_EQ(flock(other, LOCK_EX), 0);
   Program pack({"pack", folder.Path("m.gguf")});
-  // It has started once it has the partial open too; the signal must find its handler in place.
-  bool waiting = false;
-  for (int i = 0; i < 50000 && !waiting; ++i) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(pack.DescriptorFolder(), error)) {
-      waiting = waiting || std::filesystem::read_symlink(entry.path(), error) == partial;
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  ASSERT_TRUE(waiting);
+  ASSERT_TRUE(WaitUntil([&] { return pack.HasOpen(partial); }));
   pack.Signal(SIGINT);
   ExpectInterrupted(pack.Wait());
   EXPECT_THAT(Listing(folder.path()), ElementsAre("m.gguf", "m.gguf.emstore.partial"));
@@ -110,8 +104,9 @@ TEST(Interrupt, WhileAnotherProcessPacksLeavesItsPartialAlone) {
 TEST(Interrupt, DuringARunKeepsWhatWasTold) {
   const ScratchFolder folder;
   const std::string prompt = "Once upon a time there was a king who";
-  const std::vector<std::string> args = {"run", "-m", SourcePath(kTales), "-p", prompt, "--temp", "0", "--memory", "60%",
-                                         "--store-dir", folder.path(), "--ignore-eos", "-n", "1000"};
+  const std::vector<std::string> args = {
+      "run",      "-m",  SourcePath(kTales), "-p",          prompt,         "--temp", "0",
+      "--memory", "60%", "--store-dir",      folder.path(), "--ignore-eos", "-n",     "1000"};
   Program run(args);
   ASSERT_TRUE(run.WaitForStdout(prompt.size() + 20));
   run.Signal(SIGINT);
@@ -127,11 +122,13 @@ TEST(Interrupt, DuringALongPrefillAndMeasurements) {
   const std::string model = SourcePath(kTales), text = SourcePath("tests/golden/heldout.txt");
   ASSERT_EQ(testing::RunProgram({"pack", model, "--store-dir", folder.path()}).exit_code, 0);
   for (const std::vector<std::string>& args :
-       {std::vector<std::string>{"perplexity", "-m", model, "-f", text, "--store-dir", folder.path(), "--memory", "40%"},
-        std::vector<std::string>{"bench", "-m", model, "--store-dir", folder.path(), "--memory", "40%", "-r", "500"}}) {
+       {std::vector<std::string>{"perplexity", "-m", model, "-f", text, "--store-dir", folder.path(), "--memory",
+                                 "60%"},
+        std::vector<std::string>{"bench", "-m", model, "--store-dir", folder.path(), "--memory", "60%", "-r", "500"}}) {
     SCOPED_TRACE(args[0]);
     Program program(args);
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    const std::string store = folder.Path(Listing(folder.path())[0]);
+    ASSERT_TRUE(WaitUntil([&] { return program.HasOpen(store); }));
     program.Signal(SIGINT);
     const auto asked = std::chrono::steady_clock::now();
     const Outcome outcome = program.Wait();
@@ -143,8 +140,8 @@ TEST(Interrupt, DuringALongPrefillAndMeasurements) {
 
 TEST(Interrupt, ClosedStdoutEndsARunWithoutACrash) {
   const ScratchFolder folder;
-  Program run({"run", "-m", SourcePath(kTales), "-p", "Once", "--temp", "0", "--memory", "100%", "--store-dir", folder.path(),
-               "-n", "400", "--ignore-eos"});
+  Program run({"run", "-m", SourcePath(kTales), "-p", "Once", "--temp", "0", "--memory", "100%", "--store-dir",
+               folder.path(), "-n", "400", "--ignore-eos"});
   ASSERT_TRUE(run.WaitForStdout(10));
   run.CloseStdout();
   const Outcome outcome = run.Wait();

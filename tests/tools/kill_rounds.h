@@ -1,14 +1,13 @@
 // Kills `pack` and first runs at random moments; the next run must tell the same tale and leave no litter.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <signal.h>
 
 #include <chrono>
 #include <random>
 #include <string>
 #include <thread>
-
-#include <gmock/gmock.h>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -19,8 +18,9 @@ namespace elasticmem::testing {
 inline void KillProgramsAndRunAgain(int rounds) {
   using Clock = std::chrono::steady_clock;
   const ScratchFolder folder;
-  const std::vector<std::string> run = {"run", "-m", SourcePath(kTales), "-p", "Once upon a time", "-n", "12", "--temp",
-                                        "0", "--memory", "75%", "--store-dir", folder.path()};
+  const std::vector<std::string> run = {"run", "-m",          SourcePath(kTales), "-p", "Once upon a time",
+                                        "-n",  "12",          "--temp",           "0",  "--memory",
+                                        "75%", "--store-dir", folder.path()};
   const std::vector<std::string> pack = {"pack", SourcePath(kTales), "--store-dir", folder.path()};
   const Outcome expected = RunProgram(run);
   ExpectDone(expected);

@@ -1,8 +1,8 @@
 // What each command prints where, and that it is right: text alone on stdout, one JSON object with stable names.
+#include <gmock/gmock.h>
+
 #include <filesystem>
 #include <fstream>
-
-#include <gmock/gmock.h>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -11,14 +11,14 @@
 namespace elasticmem {
 namespace {
 
+using nlohmann::json;
 using ::testing::Contains;
+using testing::ExpectDone;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
-using nlohmann::json;
-using testing::ExpectDone;
 using testing::kTales;
 using testing::Listing;
+using ::testing::Not;
 using testing::Outcome;
 using testing::RunProgram;
 using testing::SourcePath;
@@ -46,13 +46,30 @@ class Output : public ::testing::Test {
 // Every name of the report's schema (DESIGN section 13), with numbers where numbers belong.
 void ExpectReport(const json& report) {
   ASSERT_TRUE(report.is_object());
-  for (const char* name :
-       {"model", "budget_bytes", "peak_bytes", "peak_rss_bytes", "mode", "policy", "threads", "prefill", "decode",
-        "ttft_seconds", "active_fraction", "resident_neuron_fraction", "device_work_fraction",
-        "memory_management_fraction", "predictor", "store", "fragments", "text", "token_ids", "logits_hash"}) {
+  for (const char* name : {"model",
+                           "budget_bytes",
+                           "peak_bytes",
+                           "peak_rss_bytes",
+                           "mode",
+                           "policy",
+                           "threads",
+                           "prefill",
+                           "decode",
+                           "ttft_seconds",
+                           "active_fraction",
+                           "resident_neuron_fraction",
+                           "device_work_fraction",
+                           "memory_management_fraction",
+                           "predictor",
+                           "store",
+                           "fragments",
+                           "text",
+                           "token_ids",
+                           "logits_hash"}) {
     EXPECT_TRUE(report.contains(name)) << name;
   }
-  for (const char* name : {"name", "arch", "file_bytes", "parameters"}) EXPECT_TRUE(report["model"].contains(name)) << name;
+  for (const char* name : {"name", "arch", "file_bytes", "parameters"})
+    EXPECT_TRUE(report["model"].contains(name)) << name;
   for (const char* phase : {"prefill", "decode"}) {
     for (const char* name : {"tokens", "seconds", "tokens_per_second"}) {
       EXPECT_TRUE(report[phase][name].is_number()) << phase << name;
@@ -62,8 +79,8 @@ void ExpectReport(const json& report) {
     EXPECT_TRUE(report["store"][name].is_number()) << name;
   }
   for (const char* name : {"slots", "used"}) EXPECT_TRUE(report["fragments"][name].is_number()) << name;
-  for (const char* name : {"active_fraction", "resident_neuron_fraction", "device_work_fraction",
-                           "memory_management_fraction"}) {
+  for (const char* name :
+       {"active_fraction", "resident_neuron_fraction", "device_work_fraction", "memory_management_fraction"}) {
     EXPECT_GE(report[name].get<double>(), 0) << name;
     EXPECT_LE(report[name].get<double>(), 1) << name;
   }
@@ -78,7 +95,7 @@ TEST_F(Output, RunPrintsPromptAndTextAloneOnStdout) {
   ExpectDone(numbers);
   const std::string text = numbers.Json()["text"];
   EXPECT_THAT(text, ::testing::StartsWith(kTold));
-  EXPECT_EQ(outcome.out, kPrompt + text + "\n");
+  EXPECT_EQ(outcome.out, fmt::format("{}{}\n", kPrompt, text));
   for (const char* part : {"tokens/s", "budget", "peak", "in memory", "read from the store"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }
@@ -120,7 +137,10 @@ TEST_F(Output, StopTextEndsAndIsNotShown) {
 
 TEST_F(Output, SameSeedSameTextAnotherSeedAnotherText) {
   const auto tell = [&](const char* seed) {
-    return Run({"-n", "24", "--memory", "100%", "--temp", "1", "--seed", seed}).out;
+    const Outcome outcome = Tales("run", {"-p", kPrompt, "-n", "24", "--memory", "100%", "--temp", "1", "--seed", seed,
+                                          "--store-dir", folder_.path()});
+    ExpectDone(outcome);
+    return outcome.out;
   };
   const std::string first = tell("7");
   EXPECT_EQ(tell("7"), first);
@@ -129,8 +149,8 @@ TEST_F(Output, SameSeedSameTextAnotherSeedAnotherText) {
 
 TEST_F(Output, PromptFromAFileIsTheSamePrompt) {
   testing::WriteFileBytes(folder_.Path("p.txt"), kPrompt);
-  const Outcome outcome =
-      Tales("run", {"-f", folder_.Path("p.txt"), "--temp", "0", "-n", "4", "--memory", "100%", "--store-dir", folder_.path()});
+  const Outcome outcome = Tales("run", {"-f", folder_.Path("p.txt"), "--temp", "0", "-n", "4", "--memory", "100%",
+                                        "--store-dir", folder_.path()});
   EXPECT_EQ(outcome.out, Run({"-n", "4", "--memory", "100%"}).out);
 }
 
@@ -159,8 +179,8 @@ TEST_F(Output, RequantisedStoreHasAPlaceOfItsOwn) {
   for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
     SCOPED_TRACE(type);
     ExpectDone(RunProgram({"pack", folder_.Path("m.gguf"), "--type", type, "--verify"}));
-    ExpectDone(RunProgram(
-        {"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "2", "--memory", "64MiB", "--type", type}));
+    ExpectDone(
+        RunProgram({"run", "-m", folder_.Path("m.gguf"), "-p", "hi", "-n", "2", "--memory", "64MiB", "--type", type}));
   }
   EXPECT_THAT(Listing(folder_.path()), ::testing::SizeIs(6));
 }
@@ -168,9 +188,7 @@ TEST_F(Output, RequantisedStoreHasAPlaceOfItsOwn) {
 TEST_F(Output, InspectShowsModelsAndFilesWithoutTensors) {
   const Outcome text = RunProgram({"inspect", SourcePath(kTales)});
   ExpectDone(text);
-  for (const char* part : {"llama.block_count", "10 layers", "relu", "budget"}) {
-    if (std::string_view(part) != "10 layers") EXPECT_THAT(text.out, HasSubstr(part));
-  }
+  for (const char* part : {"llama.block_count", "relu", "budget"}) EXPECT_THAT(text.out, HasSubstr(part));
   const json whole = RunProgram({"inspect", SourcePath(kTales), "--json"}).Json();
   EXPECT_EQ(whole["model"]["architecture"], "llama");
   EXPECT_EQ(whole["model"]["sparse"], true);
@@ -221,7 +239,7 @@ TEST_F(Output, LogitsAgreeWithTheGoldenOnes) {
   const json golden = json::parse(testing::ReadFileBytes(SourcePath("tests/golden/tales_q8_0.json")));
   for (const json& one : golden["cases"]) {
     std::string ids;
-    for (const int id : one["ids"]) ids += (ids.empty() ? "" : ",") + std::to_string(id);
+    for (const int id : one["ids"]) ids += fmt::format("{}{}", ids.empty() ? "" : ",", id);
     const Outcome outcome =
         Tales("logits", {"--tokens", ids, "--top", "20", "--memory", "75%", "--store-dir", folder_.path(), "--json"});
     ExpectDone(outcome);
@@ -239,8 +257,8 @@ TEST_F(Output, PerplexityIsPlausibleAndTheSameInBothModes) {
   std::map<std::string, double> seen;
   for (const char* mode : {"exact", "dense"}) {
     const Outcome outcome =
-        Tales("perplexity", {"-f", SourcePath("tests/golden/heldout.txt"), "-c", "128", "--windows", "2", "--memory", "75%",
-                             "--mode", mode, "--store-dir", folder_.path(), "--json"});
+        Tales("perplexity", {"-f", SourcePath("tests/golden/heldout.txt"), "-c", "128", "--windows", "2", "--memory",
+                             "75%", "--mode", mode, "--store-dir", folder_.path(), "--json"});
     ExpectDone(outcome);
     const json report = outcome.Json();
     ExpectReport(report);
@@ -253,8 +271,8 @@ TEST_F(Output, PerplexityIsPlausibleAndTheSameInBothModes) {
 }
 
 TEST_F(Output, BenchMeasures) {
-  const Outcome outcome = Tales("bench", {"--prompt", "16", "-n", "8", "-r", "2", "--memory", "75%", "--json", "--store-dir",
-                                          folder_.path(), "--report", folder_.Path("r.json")});
+  const Outcome outcome = Tales("bench", {"--prompt", "16", "-n", "8", "-r", "2", "--memory", "75%", "--json",
+                                          "--store-dir", folder_.path(), "--report", folder_.Path("r.json")});
   ExpectDone(outcome);
   const json report = outcome.Json();
   ExpectReport(report);
@@ -267,12 +285,14 @@ TEST_F(Output, BenchMeasures) {
 TEST_F(Output, ChatOfATemplateTalksInTurns) {
   GgufBuilder builder = testing::BuilderOf(testing::kTinyRelu);
   builder.Set("tokenizer.chat_template",
-              "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+              "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt "
+              "%}assistant:{% endif %}");
   builder.Write(folder_.Path("m.gguf"));
   testing::Surroundings surroundings;
   surroundings.stdin_text = "hi\nand then?\n";
-  const Outcome turns = RunProgram({"run", "-m", folder_.Path("m.gguf"), "--chat", "-n", "3", "--temp", "0", "--ignore-eos",
-                                    "--memory", "64MiB", "--json"}, surroundings);
+  const Outcome turns = RunProgram({"run", "-m", folder_.Path("m.gguf"), "--chat", "-n", "3", "--temp", "0",
+                                    "--ignore-eos", "--memory", "64MiB", "--json"},
+                                   surroundings);
   ExpectDone(turns);
   EXPECT_EQ(turns.Json()["token_ids"].size(), 6u);
   EXPECT_GT(turns.Json()["prefill"]["tokens"].get<int>(), 20);
@@ -297,7 +317,7 @@ TEST_F(Output, LogitsHashIsTheSameEverywhere) {
   for (const std::string& memory : {std::string("100%"), std::string("75%"), smallest}) {
     for (const char* threads : {"1", "2"}) {
       for (const char* io : {"uring", "pread"}) {
-        SCOPED_TRACE(memory + " " + threads + " " + io);
+        SCOPED_TRACE(fmt::format("{}, {} threads, {}", memory, threads, io));
         // The smallest budget depends on the number of threads; one thread needs no more than two.
         EXPECT_EQ(hash({"--memory", memory, "--threads", threads, "--io", io}), expected);
       }

@@ -1,6 +1,7 @@
 #include "tests/tools/program.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,8 +14,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-
-#include <gmock/gmock.h>
 
 #include "base/status.h"
 #include "tests/gguf/scratch_folder.h"
@@ -117,7 +116,16 @@ Program::~Program() {
 
 void Program::Signal(int number) const { EM_CHECK(kill(child_, number) == 0); }
 
-std::string Program::DescriptorFolder() const { return fmt::format("/proc/{}/fd", child_); }
+bool Program::HasOpen(const std::string& path) const {
+  namespace fs = std::filesystem;
+  const fs::path process = fmt::format("/proc/{}", child_);
+  std::error_code error;
+  if (fs::read_symlink(process / "exe", error) != fs::canonical(EM_PROGRAM, error)) return false;
+  for (const auto& entry : fs::directory_iterator(process / "fd", error)) {
+    if (fs::read_symlink(entry.path(), error) == path) return true;
+  }
+  return false;
+}
 
 void Program::CloseStdout() {
   if (out_ >= 0) close(out_);

@@ -1,18 +1,17 @@
 // Runs the built program as a user would: arguments in; exit code, stdout, stderr and peak memory out.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 namespace elasticmem::testing {
 
@@ -43,8 +42,8 @@ class Program {
   ~Program();
 
   void Signal(int number) const;
-  // Links to the files that it has open.
-  std::string DescriptorFolder() const;
+  // Whether it runs by now and has the file at `path` open.
+  bool HasOpen(const std::string& path) const;
   // From now on nobody reads what it prints.
   void CloseStdout();
   // Reads until stdout holds `bytes` bytes; false if the program ends or the time is up before that.

@@ -9,7 +9,7 @@
 
 namespace elasticmem::testing {
 
-inline constexpr const char* kTinyRelu = "tests/golden/tiny/llama-relu.gguf";    // SentencePiece, F16, one layer
+inline constexpr const char* kTinyRelu = "tests/golden/tiny/llama-relu.gguf";  // SentencePiece, F16, one layer
 inline constexpr const char* kTales = "models/tales-q8_0.gguf";
 
 // All keys and tensors of a GGUF of the source tree.

@@ -1,7 +1,7 @@
 // Options, config files and limits that a user gets wrong, and what each then reads.
-#include <regex>
-
 #include <gmock/gmock.h>
+
+#include <regex>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -10,10 +10,10 @@
 namespace elasticmem {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::ExpectDone;
 using testing::ExpectMisused;
 using testing::ExpectRefused;
+using ::testing::HasSubstr;
 using testing::kTales;
 using testing::kTinyRelu;
 using testing::Listing;
@@ -75,7 +75,8 @@ TEST_F(Usage, NoModelIsExitCode2) {
 
 TEST_F(Usage, MemoryThatIsNoSize) {
   ExpectRefused(Run({"-p", "hi", "--memory", "12 potatoes"}), {"--memory", "12 potatoes", "GiB", "%"});
-  for (const char* size : {"potatoes", "-1GiB", "1e99GiB", "99999999999999GiB", "0", "0%", "nan", "inf%", "1 GiB GiB"}) {
+  for (const char* size :
+       {"potatoes", "-1GiB", "1e99GiB", "99999999999999GiB", "0", "0%", "nan", "inf%", "1 GiB GiB"}) {
     SCOPED_TRACE(size);
     ExpectRefused(Run({"-p", "hi", "--memory", size}), {"--memory", size});
   }
@@ -119,10 +120,13 @@ TEST_F(Usage, PromptLongerThanTheContextIsRefusedWithBothNumbers) {
   const Outcome tokens = RunProgram({"tokenize", "-m", SourcePath(kTales), "--json", prompt});
   const size_t count = tokens.Json()["ids"].size();
   ASSERT_GT(count, 16u);
-  ExpectRefused(Run({"-p", prompt, "-c", "16", "--memory", "100%"}, kTales), {fmt::format("{} tokens", count), "16", "--context"});
-  ExpectRefused(Run({"-p", prompt, "-c", "16", "--memory", "100%", "--json"}, kTales), {fmt::format("{} tokens", count), "16"});
+  ExpectRefused(Run({"-p", prompt, "-c", "16", "--memory", "100%"}, kTales),
+                {fmt::format("{} tokens", count), "16", "--context"});
+  ExpectRefused(Run({"-p", prompt, "-c", "16", "--memory", "100%", "--json"}, kTales),
+                {fmt::format("{} tokens", count), "16"});
   testing::WriteFileBytes(folder_.Path("long.txt"), prompt);
-  ExpectRefused(Run({"-f", folder_.Path("long.txt"), "-c", "16", "--memory", "100%"}, kTales), {std::to_string(count), "16"});
+  ExpectRefused(Run({"-f", folder_.Path("long.txt"), "-c", "16", "--memory", "100%"}, kTales),
+                {std::to_string(count), "16"});
 }
 
 TEST_F(Usage, PromptsThatAreNone) {
@@ -131,11 +135,11 @@ TEST_F(Usage, PromptsThatAreNone) {
   ExpectRefused(Run({"-f", folder_.path()}), {folder_.path(), "folder"});
 }
 
-TEST_F(Usage, ChatWithoutATemplateIsRefused) { ExpectRefused(Run({"--chat", "-p", "hi"}, kTales), {"template", "--chat"}); }
-
-TEST_F(Usage, ContextTooShortForThePrompt) {
-  ExpectRefused(RunTiny({"-c", "1"}), {"context", "1"});
+TEST_F(Usage, ChatWithoutATemplateIsRefused) {
+  ExpectRefused(Run({"--chat", "-p", "hi"}, kTales), {"template", "--chat"});
 }
+
+TEST_F(Usage, ContextTooShortForThePrompt) { ExpectRefused(RunTiny({"-c", "1"}), {"context", "1"}); }
 
 TEST_F(Usage, BudgetTooSmallShowsTheNeedsAndTheSmallestThatWorks) {
   const std::vector<std::string> rest = {"-p", "Once upon a time", "-n", "8", "--temp", "0", "-c", "64"};
