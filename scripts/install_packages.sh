@@ -3,10 +3,10 @@
 # Works as root or through sudo; where neither is possible it prints what is missing and fails.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config ccache libabsl-dev libboost-dev libcli11-dev libfmt-dev libhwy-dev libmimalloc-dev
-          libpcre2-dev libspdlog-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev)
+packages=(g++ cmake ninja-build pkg-config ccache libabsl-dev libcli11-dev libfmt-dev libhwy-dev libmimalloc-dev
+          libpcre2-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev)
 if [[ "${1:-}" == --tests ]]; then
-  packages+=(libgtest-dev libgmock-dev python3-pip)
+  packages+=(libgtest-dev libgmock-dev python3 python3-pip)
 fi
 
 missing=()
@@ -16,7 +16,7 @@ for package in "${packages[@]}"; do
   grep -qx -- "$package" <<<"$installed" || missing+=("$package")
 done
 # A compiler or a tool that came another way will do.
-for tool in g++:g++ cmake:cmake ninja:ninja-build pkg-config:pkg-config ccache:ccache pip3:python3-pip; do
+for tool in g++:g++ cmake:cmake ninja:ninja-build pkg-config:pkg-config ccache:ccache python3:python3 pip3:python3-pip; do
   if command -v "${tool%%:*}" >/dev/null; then
     kept=()
     for package in "${missing[@]}"; do [[ "$package" == "${tool##*:}" ]] || kept+=("$package"); done
@@ -36,6 +36,6 @@ if [[ $(id -u) -ne 0 ]]; then
   fi
 fi
 echo "Installing ${missing[*]}" >&2
-export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq >&2
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 \
+  --no-install-recommends "${missing[@]}" >/dev/null

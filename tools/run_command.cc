@@ -215,7 +215,8 @@ Status RunCommand(const Settings& settings) {
   if (ids.empty()) {
     EM_ASSIGN_OR_RETURN(text, Converse(settings, runner, *chat));
   } else {
-    if (!settings.json && !settings.chat) std::printf("%s", prompt.c_str());
+    // Stdout is for what is generated; a person sees both.
+    if (!settings.json && !settings.chat) std::fprintf(stderr, "%s", prompt.c_str());
     EM_ASSIGN_OR_RETURN(text, runner.Answer(ids));
   }
   return Finish(settings, runner, text);

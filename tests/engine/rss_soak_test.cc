@@ -52,8 +52,8 @@ void GenerateWithoutGrowing(size_t tokens) {
       const testing::Generated seen = GenerateGreedy(*engine, prompt, count);
       ASSERT_EQ(seen.ids.size(), count);
       if (count == a_sequence) {
-        if (hash != 0) ASSERT_EQ(seen.logits_hash, hash);  // and every tale is the same tale
-        hash = seen.logits_hash;
+        if (hash == 0) hash = seen.logits_hash;
+        ASSERT_EQ(seen.logits_hash, hash);  // and every tale is the same tale
       }
       done += count;
     }
