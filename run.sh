@@ -4,7 +4,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")" && pwd)
 "$root/scripts/install_packages.sh"
-"$root/scripts/build.sh" elasticmem -DELASTICMEM_TESTS=OFF >&2
+"$root/scripts/build.sh" elasticmem
 elasticmem=$root/build/release/tools/elasticmem
 if [[ $# -gt 0 ]]; then
   exec "$elasticmem" "$@"

@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")" && pwd)
 if ! "$root/scripts/fetch_models.sh"; then
   echo "The tests labelled 'models' will skip: SmolLM2 and Gemma3 could not be had." >&2
 fi
-"$root/scripts/build.sh" all -DELASTICMEM_TESTS=ON >&2
+"$root/scripts/build.sh" all
 if [[ $# -eq 0 ]]; then
   set -- -LE long
 fi

@@ -37,6 +37,7 @@ Report Report::FromEngine(const Engine& engine, int threads) {
   r.store_bytes_read = s.reads.bytes_read;
   r.store_reads = s.reads.reads;
   r.store_wait_seconds = s.reads.wait_micros * 1e-6;
+  r.store_busy_seconds = s.reads.busy_micros * 1e-6;
   r.store_bytes_per_token = s.tokens > 0 ? static_cast<double>(s.reads.bytes_read) / s.tokens : 0;
   r.dense_resident_bytes = engine.plan().dense_resident_bytes;
   r.dense_streamed_bytes = engine.plan().dense_streamed_bytes;
@@ -83,6 +84,7 @@ std::string Report::ToJson() const {
         {"bytes_read", store_bytes_read},
         {"reads", store_reads},
         {"wait_seconds", store_wait_seconds},
+        {"busy_seconds", store_busy_seconds},
         {"bytes_per_token", store_bytes_per_token}}},
       {"fragments", {{"slots", fragment_slots}, {"used", fragment_slots_used}}},
       {"resident",

@@ -28,7 +28,7 @@ struct Report {
   double ttft_seconds = 0;
   double active_fraction = 0, resident_neuron_fraction = 0, device_work_fraction = 0, memory_management_fraction = 0;
   uint64_t store_bytes_read = 0, store_reads = 0;
-  double store_wait_seconds = 0, store_bytes_per_token = 0;
+  double store_wait_seconds = 0, store_busy_seconds = 0, store_bytes_per_token = 0;
   uint64_t fragment_slots = 0, fragment_slots_used = 0;
   std::string text;
   std::vector<TokenId> token_ids;
