@@ -163,7 +163,6 @@ std::string BudgetTable(const Settings& settings, const Model& model) {
 }  // namespace
 
 Status InspectCommand(const Settings& settings) {
-  if (settings.model.empty()) return InvalidInput("no model: pass its file");
   EM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Open(settings.model));
   const StatusOr<ModelSpec> spec = ReadModelSpec(gguf, settings.activation);
   if (settings.json) {
@@ -244,7 +243,9 @@ Status PackCommand(const Settings& settings) {
   options.cancelled = &interrupted;
   options.progress = [&](uint64_t done, uint64_t total) { bar.Update("packing the neuron store", done, total); };
   const PackSource source = model->pack_source();
-  EM_ASSIGN_OR_RETURN(const PackResult result, PackNeuronStore(source, path, options));
+  const StatusOr<PackResult> packed = PackNeuronStore(source, path, options);
+  if (!packed.ok()) return AboutModel(settings, packed.status());
+  const PackResult& result = *packed;
   bar.Clear();
   if (settings.verify) {
     EM_ASSIGN_OR_RETURN(const NeuronStore store, NeuronStore::Open(path, std::nullopt));
@@ -270,9 +271,10 @@ Status PackCommand(const Settings& settings) {
 }
 
 Status TokenizeCommand(const Settings& settings, const std::string& text) {
-  if (settings.model.empty()) return InvalidInput("no model: pass -m FILE");
   EM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Open(settings.model));
-  EM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::FromGguf(gguf, settings.pre_tokenizer));
+  const StatusOr<Tokenizer> opened = Tokenizer::FromGguf(gguf, settings.pre_tokenizer);
+  if (!opened.ok()) return AboutModel(settings, opened.status());
+  const Tokenizer& tokenizer = *opened;
   const std::vector<TokenId> ids = tokenizer.Encode(text, {!settings.no_bos, settings.parse_special});
   if (settings.json) {
     Json json = {{"ids", ids}, {"pieces", Json::array()}};

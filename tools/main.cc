@@ -1,5 +1,6 @@
 // The program: reads the command line, runs one command, turns its Status into an exit code.
 // 0 done; 1 the world failed; 2 wrong usage; 130 interrupted.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -106,6 +107,11 @@ int Main(int argc, char** argv) {
     if (entry.command == kTokenize) sub->add_option("TEXT", text, "the text")->required();
     commands[entry.command] = sub;
   }
+  const auto is_command = [&](const CommandEntry& entry) { return std::string_view(argv[1]) == entry.name; };
+  if (argc > 1 && argv[1][0] != '-' && std::none_of(std::begin(kCommands), std::end(kCommands), is_command)) {
+    std::fprintf(stderr, "elasticmem: there is no command \"%s\"; --help lists them\n", argv[1]);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -114,7 +120,9 @@ int Main(int argc, char** argv) {
   }
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
+  // Their errors come back from the calls that met them.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   for (const auto& [command, sub] : commands) {
     if (!sub->parsed()) continue;
     if (!settings.config.empty()) {
@@ -124,6 +132,10 @@ int Main(int argc, char** argv) {
       }
       const Status applied = ApplyConfig(settings.config, command, given, settings);
       if (!applied.ok()) return ExitCode(applied);
+    }
+    if (settings.model.empty()) {
+      std::fprintf(stderr, "elasticmem: no model: pass its file (-m FILE, or \"model\" in the config); see --help\n");
+      return 2;
     }
     return ExitCode(Dispatch(command, settings, text));
   }

@@ -104,11 +104,12 @@ class Runner {
     StreamingDetokenizer detokenizer(model_.tokenizer(), /*special=*/false, /*begins_text=*/settings_.chat);
     StopFilter filter(settings_.stop);
     std::string answer;
+    Status written;
     const auto show = [&](const std::string& text) {
       answer += text;
       if (settings_.json || text.empty()) return;
       std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
+      if (std::fflush(stdout) != 0 && written.ok()) written = SystemError(errno, "cannot write to stdout");
     };
     Clock::time_point decode_start = Clock::now();
     for (uint32_t n = 0; n < settings_.generate && !interrupted.load(); ++n) {
@@ -120,6 +121,7 @@ class Runner {
       history_.push_back(id);
       generated_.push_back(id);
       show(filter.Add(detokenizer.Add(id)));
+      EM_RETURN_IF_ERROR(written);
       if (filter.stopped() || n + 1 == settings_.generate) break;
       if (engine_.tokens(sequence_) >= engine_.context()) {
         std::fprintf(stderr, "\nthe context of %u tokens is full; --context sets another size\n", engine_.context());
@@ -131,6 +133,7 @@ class Runner {
     decode_.seconds += Seconds(decode_start);
     if (!filter.stopped()) show(filter.Add(detokenizer.Finish()));
     if (!filter.stopped()) show(filter.Finish());
+    EM_RETURN_IF_ERROR(written);
     return answer;
   }
 

@@ -67,8 +67,14 @@ std::string CacheDir() {
 }
 
 StatusOr<std::unique_ptr<Model>> OpenModel(const Settings& settings) {
-  if (settings.model.empty()) return InvalidInput("no model: pass -m FILE");
-  return Model::Open(settings.model, {settings.activation, settings.pre_tokenizer});
+  StatusOr<std::unique_ptr<Model>> model = Model::Open(settings.model, {settings.activation, settings.pre_tokenizer});
+  if (!model.ok()) return AboutModel(settings, model.status());
+  return model;
+}
+
+Status AboutModel(const Settings& settings, const Status& status) {
+  const bool named = Message(status).find(settings.model) != std::string_view::npos;
+  return named ? status : WithContext(status, settings.model);
 }
 
 StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model& model, uint32_t kv_tokens,
@@ -114,7 +120,11 @@ StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Mod
     bar.Clear();
     std::fprintf(stderr, "%s\n", text.c_str());
   };
-  return Engine::Open(model, options);
+  StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(model, options);
+  if (!engine.ok() && engine.status().code() != StatusCode::kResourceExhausted) {
+    return AboutModel(settings, engine.status());
+  }
+  return engine;
 }
 
 StatusOr<std::string> ReadTextFile(const std::string& path) {

@@ -16,6 +16,8 @@ namespace elasticmem {
 extern std::atomic<bool> interrupted;
 
 StatusOr<std::unique_ptr<Model>> OpenModel(const Settings& settings);
+// `status` with the model's path in front, unless its message names it already.
+Status AboutModel(const Settings& settings, const Status& status);
 
 // The options that the settings ask for. `kv_tokens`: what the KV cache must hold. Says on stderr which budget was chosen where
 // the user gave none.

@@ -1,6 +1,7 @@
 #include "tools/settings.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <toml++/toml.h>
 
@@ -131,6 +132,8 @@ bool Assign(const toml::node& node, const Option& option, Settings& settings) {
 
 Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<std::string_view>& given,
                    Settings& settings) {
+  std::error_code error_code;
+  if (std::filesystem::is_directory(path, error_code)) return InvalidInput("{} is a folder, not a config file", path);
   toml::table table;
   try {
     table = toml::parse_file(path);
@@ -148,8 +151,10 @@ Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<
       if (elsewhere) continue;  // one file may serve several commands
       return InvalidInput("{}:{}: there is no option \"{}\"", path, node.source().begin.line, toml_key.str());
     }
-    if (std::find(given.begin(), given.end(), option->Key()) != given.end()) continue;
-    if (!Assign(node, *option, settings)) {
+    // Checked even where the command line has the last word.
+    const bool overruled = std::find(given.begin(), given.end(), option->Key()) != given.end();
+    Settings unused;
+    if (!Assign(node, *option, overruled ? unused : settings)) {
       return InvalidInput("{}:{}: the value of \"{}\" is not of the type that --{} takes ({})", path,
                           node.source().begin.line, toml_key.str(), option->Key(),
                           option->value.empty() ? "true or false" : option->value);

@@ -57,7 +57,8 @@ Status Model::CheckFinite() const {
       EM_RETURN_IF_ERROR(files[tensor.file].ReadAt(tensor.offset + row * row_bytes, buffer));
       for (uint64_t r = 0; r < rows; ++r) {
         if (AllFinite(tensor.dtype, buffer.data() + r * row_bytes, tensor.cols())) continue;
-        return Corrupt("tensor \"{}\" has a NaN or infinite weight in row {}", tensor.name, row + r);
+        return Corrupt("{}: tensor \"{}\" has a NaN or infinite weight in row {}", gguf_.paths()[tensor.file], tensor.name,
+                       row + r);
       }
     }
   }

@@ -181,7 +181,7 @@ StatusOr<PreTokenizer> PreTokenizer::Create(std::string_view name) {
     }
     return pre_tokenizer;
   }
-  return Unsupported("unknown pre-tokenizer {} (tokenizer.ggml.pre); known ones: {}", Quoted(name), known);
+  return Unsupported("unknown pre-tokenizer {} (tokenizer.ggml.pre); --pre-tokenizer NAME takes another; known ones: {}", Quoted(name), known);
 }
 
 std::vector<std::string_view> PreTokenizer::Split(std::string_view text) const {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -108,11 +109,11 @@ TEST(Interrupt, DuringARunKeepsWhatWasTold) {
       "run",      "-m",  SourcePath(kTales), "-p",          prompt,         "--temp", "0",
       "--memory", "60%", "--store-dir",      folder.path(), "--ignore-eos", "-n",     "1000"};
   Program run(args);
-  ASSERT_TRUE(run.WaitForStdout(prompt.size() + 20));
+  ASSERT_TRUE(run.WaitForStdout(20));
   run.Signal(SIGINT);
   const Outcome outcome = run.Wait();
   ExpectInterrupted(outcome);
-  EXPECT_THAT(outcome.out, StartsWith(prompt + " had a daughter"));
+  EXPECT_THAT(outcome.out, StartsWith(" had a daughter"));
   EXPECT_THAT(outcome.err, HasSubstr("tokens/s"));  // the summary of what was done
   for (const std::string& name : Listing(folder.path())) EXPECT_THAT(name, ::testing::EndsWith(".emstore"));
 }
@@ -136,6 +137,19 @@ TEST(Interrupt, DuringALongPrefillAndMeasurements) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(10));
   }
+}
+
+TEST(Interrupt, WhileItWaitsForATextToRead) {
+  const ScratchFolder folder;
+  ASSERT_EQ(mkfifo(folder.Path("prompt").c_str(), 0600), 0);
+  testing::Surroundings surroundings;
+  surroundings.timeout = std::chrono::seconds(3);
+  Program run({"run", "-m", SourcePath(testing::kTinyRelu), "-f", folder.Path("prompt"), "--memory", "64MiB"},
+              surroundings);
+  // It blocks in opening, which nothing shows from outside.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  run.Signal(SIGINT);
+  ExpectInterrupted(run.Wait());
 }
 
 TEST(Interrupt, ClosedStdoutEndsARunWithoutACrash) {

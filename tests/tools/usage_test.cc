@@ -162,6 +162,12 @@ TEST_F(Usage, BudgetTooSmallShowsTheNeedsAndTheSmallestThatWorks) {
   EXPECT_EQ(works.out, with("100%").out);
 }
 
+TEST_F(Usage, NeedsBeyondAllNumbersAreTooLarge) {
+  ExpectRefused(
+      RunProgram({"plan", "-m", SourcePath(kTales), "--clients", "1000000", "-c", "4294967295", "--memory", "64MiB"}),
+      {"67108864"});
+}
+
 TEST_F(Usage, ConfigSetsWhatTheCommandLineDoesNot) {
   const std::string config = Config("generate = 3\ntemp = 0.0\nignore_eos = true\nstop = []\nkv-type = \"f32\"\n");
   const Outcome from_config = RunTiny({"--config", config});
