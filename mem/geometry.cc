@@ -72,7 +72,7 @@ StatusOr<Geometry> SmallestGeometry(const GeometryShapes& shapes) {
   uint64_t best_bytes = 0;
   for (const uint32_t page_tokens : kPageTokens) {
     const Geometry g = Candidate(shapes, page_tokens);
-    const uint64_t bytes = CeilDiv(std::max(1u, shapes.context), page_tokens) * g.block_bytes;
+    const uint64_t bytes = CeilDiv<uint64_t>(std::max(1u, shapes.context), page_tokens) * g.block_bytes;
     if (g.block_bytes > kLargestBlockBytes || (best && bytes >= best_bytes)) continue;
     best = g;
     best_bytes = bytes;

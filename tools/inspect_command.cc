@@ -248,7 +248,7 @@ Status PackCommand(const Settings& settings) {
   const PackResult& result = *packed;
   bar.Clear();
   if (settings.verify) {
-    EM_ASSIGN_OR_RETURN(const NeuronStore store, NeuronStore::Open(path, std::nullopt));
+    EM_ASSIGN_OR_RETURN(const NeuronStore store, NeuronStore::Open(path, std::nullopt, {.try_direct = true, .heads = true}));
     EM_RETURN_IF_ERROR(store.VerifyAll([&](uint64_t done, uint64_t total) { bar.Update("verifying", done, total); }, &interrupted));
     bar.Clear();
   }

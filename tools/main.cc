@@ -118,8 +118,10 @@ int Main(int argc, char** argv) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
+  struct sigaction on_signal {};
+  on_signal.sa_handler = OnSignal;  // without SA_RESTART: a read that waits for input ends too
+  sigaction(SIGINT, &on_signal, nullptr);
+  sigaction(SIGTERM, &on_signal, nullptr);
   // Their errors come back from the calls that met them.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
@@ -137,7 +139,16 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "elasticmem: no model: pass its file (-m FILE, or \"model\" in the config); see --help\n");
       return 2;
     }
-    return ExitCode(Dispatch(command, settings, text));
+    for (const auto& [key, option] : added[command]) {
+      // An unset shell variable, most likely; the default would be a surprise.
+      if (option->count() > 0 && key.ends_with("memory") && option->results().front().empty()) {
+        std::fprintf(stderr, "elasticmem: --%s is empty\n", std::string(key).c_str());
+        return 2;
+      }
+    }
+    Status status = Dispatch(command, settings, text);
+    if (status.ok() && std::fflush(stdout) != 0) status = SystemError(errno, "cannot write to stdout");
+    return ExitCode(status);
   }
   return 2;
 }

@@ -27,7 +27,7 @@ SamplingOptions Sampling(const Settings& settings) {
   options.repeat_penalty = static_cast<float>(settings.repeat_penalty);
   options.frequency_penalty = static_cast<float>(settings.frequency_penalty);
   options.presence_penalty = static_cast<float>(settings.presence_penalty);
-  options.penalty_window = static_cast<int>(std::clamp<int64_t>(settings.repeat_last, -2, 1 << 30));
+  options.penalty_window = static_cast<int>(std::clamp<int64_t>(settings.repeat_last, -(1 << 30), 1 << 30));
   options.seed = settings.seed;
   return options;
 }

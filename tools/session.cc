@@ -102,7 +102,12 @@ StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model&
   options.context = settings.context;
   options.kv_tokens = kv_tokens;
   options.threads = ThreadCount(settings);
-  if (settings.prefill_chunk > 0) options.prefill_chunk = settings.prefill_chunk;
+  if (settings.prefill_chunk != -1) {
+    if (settings.prefill_chunk < 1 || settings.prefill_chunk > 65536) {
+      return InvalidInput("--prefill-chunk is {}; expected 1 to 65536", settings.prefill_chunk);
+    }
+    options.prefill_chunk = static_cast<uint32_t>(settings.prefill_chunk);
+  }
   options.logits_rows = logits_rows;
   options.store_dir = settings.store_dir;
   options.cache_dir = CacheDir();

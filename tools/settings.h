@@ -36,7 +36,7 @@ struct Settings {
   std::string memory, device_memory, host_memory;
   std::string kv_type = "f16";
   uint32_t context = 0;
-  uint32_t prefill_chunk = 0;
+  int64_t prefill_chunk = -1;  // by the budget
   std::string store_dir;
   std::string store_type;
   std::string io = "auto";

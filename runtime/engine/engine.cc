@@ -158,7 +158,10 @@ Status Engine::LoadWeights(const EngineOptions& options) {
 Status Engine::MakePool(const EngineOptions& options) {
   const ModelSpec& spec = model_.spec();
   const Geometry& geometry = plan_.geometry;
-  EM_ASSIGN_OR_RETURN(pool_, BlockPool::Create(*budget_, plan_.pool_blocks, geometry.block_bytes));
+  if (plan_.pool_blocks > UINT32_MAX) {
+    return Exhausted("a pool of {} blocks is more than the {} that tables can number", plan_.pool_blocks, UINT32_MAX);
+  }
+  EM_ASSIGN_OR_RETURN(pool_, BlockPool::Create(*budget_, static_cast<uint32_t>(plan_.pool_blocks), geometry.block_bytes));
   kv_ = std::make_unique<KvTable>(pool_.get(), budget_.get(), spec.layers, geometry.page_tokens);
   Transformer::Parts parts;
   parts.spec = &spec;

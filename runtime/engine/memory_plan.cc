@@ -145,8 +145,8 @@ class Planner {
 
   uint64_t KvTokenBytes() const { return 2 * uint64_t{spec_.kv_heads} * RowBytes(request_.kv_type, spec_.head_dim); }
   uint64_t SlotBytes() const { return plan_.ffn == FfnPath::kRecords ? request_.records->slot_bytes : 0; }
-  uint32_t KvBlocks(uint32_t tokens) const {
-    return request_.sequences * spec_.layers * CeilDiv(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
+  uint64_t KvBlocks(uint32_t tokens) const {
+    return uint64_t{request_.sequences} * spec_.layers * CeilDiv<uint64_t>(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
   }
   // What `blocks` blocks and the tables that describe them take.
   uint64_t PoolCost(uint64_t blocks) const { return blocks * BlockCost() + 4096; }
@@ -168,6 +168,11 @@ class Planner {
   Status SizeLeastPool() {
     EM_ASSIGN_OR_RETURN(plan_.geometry, SmallestGeometry(Shapes()));
     plan_.kv_blocks = plan_.pool_blocks = KvBlocks(request_.kv_tokens);
+    constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+    if (KvBlocks(std::max(request_.context, request_.kv_tokens)) > kMostBytes / BlockCost()) {
+      return InvalidInput("KV for {} sequences of {} tokens is more than any machine has, let alone a budget of {} bytes",
+                          request_.sequences, std::max(request_.context, request_.kv_tokens), request_.budget_bytes);
+    }
     return absl::OkStatus();
   }
 
@@ -187,7 +192,7 @@ class Planner {
       }
       const uint64_t fits = room > 4096 ? (room - 4096) / BlockCost() : 0;
       // Where even the least pool does not fit it stays in the list of needs, to be shown.
-      plan_.pool_blocks = static_cast<uint32_t>(std::max<uint64_t>(plan_.kv_blocks, std::min(fits, useful)));
+      plan_.pool_blocks = std::max(plan_.kv_blocks, std::min(fits, useful));
       if (fits >= plan_.kv_blocks) return;
     }
   }
@@ -196,7 +201,7 @@ class Planner {
     if (plan_.ffn != FfnPath::kRecords) return 0;
     return 8 * uint64_t{spec_.layers} * spec_.ff + 3 * 4096 + request_.store_table_bytes;
   }
-  uint64_t KvTables() const { return 32 * uint64_t{KvBlocks(std::max(request_.kv_tokens, request_.context))} + 8192; }
+  uint64_t KvTables() const { return 32 * KvBlocks(std::max(request_.kv_tokens, request_.context)) + 8192; }
 
   // All but dense matrices and the pool.
   uint64_t Fixed() const {

@@ -71,8 +71,8 @@ struct MemoryPlan {
   uint64_t stream_ring_bytes = 0;  // 0: nothing is streamed
   uint64_t delta_ring_bytes = 0;   // 0: no records
   Geometry geometry;
-  uint32_t pool_blocks = 0;
-  uint32_t kv_blocks = 0;          // that kv_tokens take
+  uint64_t pool_blocks = 0;
+  uint64_t kv_blocks = 0;          // that kv_tokens take
   std::vector<MemoryNeed> needs;   // sums to what the engine will reserve
 
   uint64_t TotalBytes() const;
