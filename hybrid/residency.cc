@@ -31,11 +31,11 @@ StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budge
       new NeuronResidency(pool, std::move(table), std::move(fragments), std::move(heat), page_bytes));
 }
 
-void NeuronResidency::Grow(uint32_t reserve) {
+void NeuronResidency::Grow() {
   // Blocks beyond what all neurons need would stay empty: KV may have them without asking.
   const SlotGrid& grid = table_.grid(Tier::kDevice);
   const uint64_t neurons = uint64_t{table_.layers()} * table_.neurons_per_layer();
-  while (pool_->free() > reserve && blocks_.size() * uint64_t{grid.records_per_block} < neurons) {
+  while (pool_->free() > 0 && blocks_.size() * uint64_t{grid.records_per_block} < neurons) {
     blocks_.push_back(*pool_->TryAcquire(BlockOwner::kNeuron));
     fragments_.Offer(Index(blocks_.back().id()), 0, grid.block_bytes, SlotSource::kNeuronBlock);
   }

@@ -33,8 +33,8 @@ class NeuronResidency {
     return pool_->base() + uint64_t{entry.address()} * SlotGrid::kUnitBytes;
   }
 
-  // Takes all free blocks but `reserve` for neurons.
-  void Grow(uint32_t reserve);
+  // Takes all free blocks for neurons, as far as there are neurons for them.
+  void Grow();
   // Drops or relocates neurons until the pool has `blocks` free ones, as far as neuron blocks go.
   void MakeFree(uint32_t blocks);
   // A block has become KV: its tail can be lent. A KV block is about to be freed: its tail is taken back.

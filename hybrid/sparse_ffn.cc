@@ -127,9 +127,18 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
               [](const Missing& a, const Missing& b) { return a.offset < b.offset; });
     ranges_.clear();
     for (size_t m = first_missing; m < missing_.size(); ++m) ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
-    const std::vector<MergedRead> merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
-    uint64_t group_bytes = 0;
-    for (const MergedRead& read : merged) group_bytes += span_bytes(read);
+    std::vector<MergedRead> merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
+    const auto total = [&] {
+      uint64_t bytes = 0;
+      for (const MergedRead& read : merged) bytes += span_bytes(read);
+      return bytes;
+    };
+    uint64_t group_bytes = total();
+    if (group_bytes > half_ring) {
+      // Records far apart in the store: the gaps are not worth the ring's room.
+      merged = MergeReads(ranges_, 0, max_read);
+      group_bytes = total();
+    }
     const bool full = g > wave.group_begin &&
                       (g - wave.group_begin >= groups_per_wave || wave_bytes + group_bytes > half_ring);
     if (full) {

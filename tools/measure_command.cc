@@ -111,6 +111,7 @@ Status PerplexityCommand(const Settings& settings) {
   EM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(settings.file));
   const std::vector<TokenId> ids = model->tokenizer().Encode(text, {/*add_special=*/false, settings.parse_special});
   const uint32_t window = std::min<uint32_t>(settings.context > 0 ? settings.context : model->spec().context, 2048);
+  if (window < 2) return InvalidInput("--context is {}; a window needs at least 2 tokens", window);
   if (ids.size() < window) {
     return InvalidInput("{} has {} tokens; a window of {} needs at least as many (--context sets its length)", settings.file,
                         ids.size(), window);
@@ -166,7 +167,7 @@ Status BenchCommand(const Settings& settings) {
   const uint32_t prompt = std::max<uint32_t>(1, settings.bench_prompt);
   const uint32_t generate = settings.generate;
   const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
-  if (prompt + generate > context) {
+  if (uint64_t{prompt} + generate > context) {
     return InvalidInput("--prompt {} and --generate {} do not fit a context of {}", prompt, generate, context);
   }
   if (settings.repeat == 0) return InvalidInput("--repeat is 0; expected 1 or more");

@@ -172,8 +172,16 @@ StatusOr<std::string> Converse(const Settings& settings, Runner& runner, ChatPro
     if (!std::getline(std::cin, line)) break;
     if (line.empty()) continue;
     chat.AddMessage("user", line);
-    EM_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, chat.Encode());
-    EM_ASSIGN_OR_RETURN(last, runner.Answer(ids));
+    const StatusOr<std::vector<TokenId>> ids = chat.Encode();
+    StatusOr<std::string> answer = ids.ok() ? runner.Answer(*ids) : StatusOr<std::string>(ids.status());
+    if (!answer.ok() && answer.status().code() == StatusCode::kInvalidArgument) {
+      // This message cannot be answered; others may.
+      std::fprintf(stderr, "elasticmem: %s\n", std::string(Message(answer.status())).c_str());
+      chat.RemoveLastMessage();
+      continue;
+    }
+    EM_RETURN_IF_ERROR(answer.status());
+    last = *std::move(answer);
     chat.AddMessage("assistant", last);
     if (!settings.json) std::printf("\n");
   }
@@ -194,7 +202,8 @@ Status RunCommand(const Settings& settings) {
   std::optional<ChatPrompt> chat;
   std::vector<TokenId> ids;
   const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
-  uint32_t kv_tokens = context;
+  // What a conversation needs to begin; more is taken from the neurons as it grows.
+  uint32_t kv_tokens = std::min<uint32_t>(context, 1024);
   if (settings.chat) {
     EM_ASSIGN_OR_RETURN(chat, ChatPrompt::Create(model->tokenizer(), model->chat_template()));
     if (!settings.system.empty()) chat->AddMessage("system", settings.system);
@@ -215,7 +224,7 @@ Status RunCommand(const Settings& settings) {
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(settings, *model, kv_tokens, 1));
   Runner runner(settings, *model, *engine);
   std::string text;
-  if (ids.empty()) {
+  if (settings.chat && prompt.empty()) {
     EM_ASSIGN_OR_RETURN(text, Converse(settings, runner, *chat));
   } else {
     // Stdout is for what is generated; a person sees both.

@@ -19,12 +19,12 @@ StatusOr<std::unique_ptr<Model>> OpenModel(const Settings& settings);
 // `status` with the model's path in front, unless its message names it already.
 Status AboutModel(const Settings& settings, const Status& status);
 
-// The options that the settings ask for. `kv_tokens`: what the KV cache must hold. Says on stderr which budget was chosen where
-// the user gave none.
+// The options that the settings ask for. `kv_tokens`: what the KV cache must hold. Where the user gave no
+// budget, with --verbose it says on stderr which one was chosen.
 StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model& model, uint32_t kv_tokens,
                                           uint32_t logits_rows);
 
-// OpenEngine with progress on stderr.
+// Engine::Open with progress on stderr.
 StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Model& model, uint32_t kv_tokens,
                                              uint32_t logits_rows);
 

@@ -58,7 +58,7 @@ struct Settings {
   std::vector<std::string> stop;
   bool chat = false, ignore_eos = false, parse_special = false, no_bos = false;
   // Measuring.
-  uint32_t bench_prompt = 128, bench_generate = 64, repeat = 3, top = 10, windows = 0;
+  uint32_t bench_prompt = 128, repeat = 3, top = 10, windows = 0;
   // Output.
   std::string report;
   bool json = false, verbose = false, verify = false;

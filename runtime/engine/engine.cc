@@ -39,6 +39,10 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
   if (options.kv_type == DType::kQ8_0 && spec.head_dim % 32 != 0) {
     return InvalidInput("--kv-type q8_0 needs a head size that is a multiple of 32; this model's is {}", spec.head_dim);
   }
+  if (spec.position_embedding && uint64_t{request.context} + spec.position_offset > spec.position_embedding.rows) {
+    return InvalidInput("a context of {} tokens is longer than the {} positions that the model has", request.context,
+                        spec.position_embedding.rows - spec.position_offset);
+  }
   if (options.prefill_chunk && *options.prefill_chunk == 0) return InvalidInput("--prefill-chunk is 0; expected 1 or more");
   if (sparse) {
     EM_ASSIGN_OR_RETURN(request.records, PackedLayout(model.pack_source(), options.store_type));
@@ -71,7 +75,15 @@ StatusOr<std::unique_ptr<Engine>> Engine::Open(const Model& model, const EngineO
   EM_ASSIGN_OR_RETURN(engine->tokenizer_,
                       engine->budget_->Reserve(MemoryCategory::kTokenizer, request.tokenizer_bytes));
   engine->team_ = std::make_unique<Team>(options.threads);
-  if (engine->plan_.ffn == FfnPath::kRecords) EM_RETURN_IF_ERROR(engine->OpenStore(options));
+  engine->cancelled_ = options.cancelled;
+  if (engine->plan_.ffn == FfnPath::kRecords) {
+    EM_RETURN_IF_ERROR(engine->OpenStore(options));
+    // The store may lie on another disk.
+    if (engine->store_->file().alignment() > request.alignment) {
+      request.alignment = engine->store_->file().alignment();
+      EM_ASSIGN_OR_RETURN(engine->plan_, PlanMemory(model.spec(), request));
+    }
+  }
   EM_RETURN_IF_ERROR(engine->LoadWeights(options));
   EM_RETURN_IF_ERROR(engine->MakePool(options));
   engine->reads_at_start_ = engine->reader_->statistics();
@@ -137,7 +149,8 @@ Status Engine::LoadWeights(const EngineOptions& options) {
     const auto progress = [&](uint64_t done, uint64_t total) {
       if (options.progress) options.progress("loading weights", done, total);
     };
-    EM_ASSIGN_OR_RETURN(weights_, Weights::Load(*budget_, model_.spec(), plan_, files_, &ring, progress));
+    EM_ASSIGN_OR_RETURN(weights_,
+                        Weights::Load(*budget_, model_.spec(), plan_, files_, &ring, progress, options.cancelled));
   }
   EM_ASSIGN_OR_RETURN(staging_, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, staging));
   ReadQueueOptions queue;
@@ -189,7 +202,7 @@ Status Engine::MakePool(const EngineOptions& options) {
 // Reads as many records as there are slots, the same share of every layer, in the order in which the store keeps them.
 Status Engine::FillNeurons(const EngineOptions& options) {
   const RecordLayout& layout = store_->layout();
-  residency_->Grow(0);
+  residency_->Grow();
   const uint64_t slots = residency_->slots();
   const uint32_t per_layer = static_cast<uint32_t>(std::min<uint64_t>(layout.ff, slots / layout.layers));
   const uint64_t total = uint64_t{per_layer} * layout.layers * layout.record_bytes;
@@ -246,28 +259,24 @@ void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
 void Engine::EndSequence(SequenceId sequence) {
   TakeBackTails(sequence, 0);
   kv_->RemoveSequence(sequence);
-  if (residency_) residency_->Grow(0);
+  if (residency_) residency_->Grow();
 }
 
 void Engine::Truncate(SequenceId sequence, uint32_t tokens) {
   TakeBackTails(sequence, CeilDiv(tokens, kv_->page_tokens()));
   kv_->Truncate(sequence, tokens);
-  if (residency_) residency_->Grow(0);
+  if (residency_) residency_->Grow();
 }
 
 // Takes the KV pages that `tokens` more tokens need; the coldest neurons make way.
 Status Engine::MakeRoom(SequenceId sequence, uint32_t tokens) {
-  const uint32_t before = kv_->tokens(sequence);
-  if (before + tokens > context_) {
-    return InvalidInput("the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
-                        before, tokens, context_);
-  }
   const uint32_t pages_before = kv_->pages(sequence);
   const uint32_t blocks = kv_->BlocksFor(sequence, tokens);
   if (residency_) residency_->MakeFree(blocks);
   if (!kv_->TryAppend(sequence, tokens)) {
-    return Exhausted("the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory", before,
-                     tokens, blocks, FormatBytes(pool_->block_bytes()), pool_->free());
+    if (residency_) residency_->Grow();
+    return Exhausted("the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory",
+                     kv_->tokens(sequence), tokens, blocks, FormatBytes(pool_->block_bytes()), pool_->free());
   }
   if (!residency_) return absl::OkStatus();
   for (uint32_t l = 0; l < kv_->layers(); ++l) {
@@ -286,15 +295,15 @@ StatusOr<std::span<const float>> Engine::Step(SequenceId sequence, std::span<con
   rows_.clear();
   for (size_t i = 0; i < ids.size(); ++i) rows_.push_back({sequence, position + static_cast<uint32_t>(i), ids[i]});
   StatusOr<std::span<const float>> logits = transformer_->Step(rows_, logits_rows);
-  if (!logits.ok()) {
+  const Status status = logits.ok() ? CheckLogits(*logits) : logits.status();
+  if (!status.ok()) {
     Truncate(sequence, position);
-    return logits.status();
+    return status;
   }
   if (residency_) residency_->heat().Advance(static_cast<uint32_t>(ids.size()));
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   tokens_ += ids.size();
   ++steps_;
-  EM_RETURN_IF_ERROR(CheckLogits(*logits));
   return logits;
 }
 
@@ -306,14 +315,36 @@ Status Engine::CheckLogits(std::span<const float> logits) const {
   return Corrupt("the model gives NaN or infinite logits although all its weights are finite");
 }
 
-StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<const TokenId> ids) {
-  EM_CHECK(!ids.empty());
+// Whether all of `ids` can be appended, before the first of them is.
+Status Engine::CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const {
   for (const TokenId id : ids) {
     if (id < 0 || static_cast<uint32_t>(id) >= model_.spec().vocab) {
       return InvalidInput("token id {} is out of range; the model has {} tokens", id, model_.spec().vocab);
     }
   }
+  const uint32_t before = kv_->tokens(sequence);
+  if (before + uint64_t{ids.size()} > context_) {
+    return InvalidInput("the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
+                        before, ids.size(), context_);
+  }
+  const uint64_t blocks = kv_->BlocksFor(sequence, static_cast<uint32_t>(ids.size()));
+  const uint64_t obtainable = uint64_t{pool_->free()} + pool_->blocks(BlockOwner::kNeuron);
+  if (blocks > obtainable) {
+    return Exhausted("the KV cache has {} tokens; {} more want {} blocks of {}, and {} can be had; raise --memory", before,
+                     ids.size(), blocks, FormatBytes(pool_->block_bytes()), obtainable);
+  }
+  return absl::OkStatus();
+}
+
+Status Engine::CheckCancelled() const {
+  return cancelled_ && cancelled_->load() ? Error(StatusCode::kCancelled, "interrupted") : absl::OkStatus();
+}
+
+StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<const TokenId> ids) {
+  EM_CHECK(!ids.empty());
+  EM_RETURN_IF_ERROR(CheckAppend(sequence, ids));
   while (ids.size() > plan_.prefill_chunk) {
+    EM_RETURN_IF_ERROR(CheckCancelled());
     EM_RETURN_IF_ERROR(Step(sequence, ids.first(plan_.prefill_chunk), {}).status());
     ids = ids.subspan(plan_.prefill_chunk);
   }
@@ -324,14 +355,11 @@ StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<c
 Status Engine::AppendEach(SequenceId sequence, std::span<const TokenId> ids,
                           const std::function<void(uint32_t, std::span<const float>)>& each) {
   const size_t vocab = model_.spec().vocab;
-  for (const TokenId id : ids) {
-    if (id < 0 || static_cast<uint32_t>(id) >= vocab) {
-      return InvalidInput("token id {} is out of range; the model has {} tokens", id, vocab);
-    }
-  }
+  EM_RETURN_IF_ERROR(CheckAppend(sequence, ids));
   std::vector<uint32_t> rows(transformer_->max_logits_rows());
   for (uint32_t i = 0; i < rows.size(); ++i) rows[i] = i;
   while (!ids.empty()) {
+    EM_RETURN_IF_ERROR(CheckCancelled());
     const size_t n = std::min(ids.size(), rows.size());
     const uint32_t position = kv_->tokens(sequence);
     EM_ASSIGN_OR_RETURN(const std::span<const float> logits, Step(sequence, ids.first(n), {rows.data(), n}));

@@ -103,10 +103,13 @@ class Engine {
   Status MakeRoom(SequenceId sequence, uint32_t tokens);
   StatusOr<std::span<const float>> Step(SequenceId sequence, std::span<const TokenId> ids,
                                         std::span<const uint32_t> logits_rows);
+  Status CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const;
+  Status CheckCancelled() const;
   Status CheckLogits(std::span<const float> logits) const;
 
   const Model& model_;
   uint32_t context_ = 0;
+  const std::atomic<bool>* cancelled_ = nullptr;
   std::unique_ptr<Budget> budget_;
   Reservation tokenizer_, store_tables_;
   std::vector<ReadFile> files_;

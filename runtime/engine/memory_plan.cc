@@ -57,9 +57,7 @@ class Planner {
     EM_RETURN_IF_ERROR(SizeLeastPool());
     SizeRings(sizing);
     if (sizing.stream) ChooseStreamed();
-    const uint64_t least = Fixed() + plan_.dense_resident_bytes;
-    const uint64_t room = request_.budget_bytes > least ? request_.budget_bytes - least : 0;
-    SizePool(room);
+    SizePool();
     ListNeeds();
     return plan_;
   }
@@ -167,20 +165,26 @@ class Planner {
   // The geometry and pool that hold the KV asked for in the fewest bytes.
   Status SizeLeastPool() {
     EM_ASSIGN_OR_RETURN(plan_.geometry, SmallestGeometry(Shapes()));
-    plan_.kv_blocks = plan_.pool_blocks = KvBlocks(request_.kv_tokens);
-    constexpr uint64_t kMostBytes = uint64_t{1} << 50;
-    if (KvBlocks(std::max(request_.context, request_.kv_tokens)) > kMostBytes / BlockCost()) {
+    constexpr double kMostBytes = 1e15;
+    const double longest = std::max(request_.context, request_.kv_tokens);
+    if (longest * request_.sequences * spec_.layers * static_cast<double>(KvTokenBytes()) > kMostBytes) {
       return InvalidInput("KV for {} sequences of {} tokens is more than any machine has, let alone a budget of {} bytes",
-                          request_.sequences, std::max(request_.context, request_.kv_tokens), request_.budget_bytes);
+                          request_.sequences, longest, request_.budget_bytes);
     }
+    plan_.kv_blocks = plan_.pool_blocks = KvBlocks(request_.kv_tokens);
     return absl::OkStatus();
   }
 
-  // What `room` bytes hold, as far as it is of use: the geometry with the least waste, or, where that cannot hold the KV asked
+  // What the budget leaves, as far as it is of use: the geometry with the least waste, or, where that cannot hold the KV asked
   // for, the smallest.
-  void SizePool(uint64_t room) {
+  void SizePool() {
+    // The tables depend on the geometry, and so does what they leave.
+    const auto room = [&] {
+      const uint64_t others = Fixed() + plan_.dense_resident_bytes;
+      return request_.budget_bytes > others ? request_.budget_bytes - others : 0;
+    };
     GeometryShapes shapes = Shapes();
-    shapes.pool_bytes = room;
+    shapes.pool_bytes = room();
     const Geometry smallest = plan_.geometry;
     const StatusOr<Geometry> best = ChooseGeometry(shapes);
     for (const Geometry& geometry : {best.ok() ? *best : smallest, smallest}) {
@@ -190,7 +194,7 @@ class Planner {
       if (plan_.ffn == FfnPath::kRecords) {
         useful += CeilDiv<uint64_t>(uint64_t{spec_.layers} * spec_.ff, geometry.records_per_block);
       }
-      const uint64_t fits = room > 4096 ? (room - 4096) / BlockCost() : 0;
+      const uint64_t fits = room() > 4096 ? (room() - 4096) / BlockCost() : 0;
       // Where even the least pool does not fit it stays in the list of needs, to be shown.
       plan_.pool_blocks = std::max(plan_.kv_blocks, std::min(fits, useful));
       if (fits >= plan_.kv_blocks) return;

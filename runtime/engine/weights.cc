@@ -46,11 +46,12 @@ bool IsGate(const MemoryPlan& plan, const DenseItem& item) {
 
 StatusOr<std::unique_ptr<Weights>> Weights::Load(Budget& budget, const ModelSpec& spec, const MemoryPlan& plan,
                                                  std::span<const ReadFile> files, ReadRing* ring,
-                                                 const std::function<void(uint64_t, uint64_t)>& progress) {
+                                                 const std::function<void(uint64_t, uint64_t)>& progress,
+                                                 const std::atomic<bool>* cancelled) {
   std::unique_ptr<Weights> weights(new Weights(spec, files));
   weights->layers_.resize(spec.layers);
   EM_RETURN_IF_ERROR(weights->LoadVectors(budget));
-  EM_RETURN_IF_ERROR(weights->LoadMatrices(budget, plan, ring, progress));
+  EM_RETURN_IF_ERROR(weights->LoadMatrices(budget, plan, ring, progress, cancelled));
   return weights;
 }
 
@@ -109,7 +110,8 @@ DenseMatrix& Weights::Slot(const DenseItem& item) {
 }
 
 Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* ring,
-                             const std::function<void(uint64_t, uint64_t)>& progress) {
+                             const std::function<void(uint64_t, uint64_t)>& progress,
+                             const std::atomic<bool>* cancelled) {
   uint64_t matrix_bytes = 0, gate_bytes = 0;
   for (const DenseItem& item : plan.dense) {
     (IsGate(plan, item) ? gate_bytes : matrix_bytes) += RoundUp<uint64_t>(item.resident_bytes(), 64);
@@ -155,6 +157,7 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
     out.rows.data = next;
     const uint64_t piece = std::max<uint64_t>(4096, ring->max_bytes(file) / 4);
     for (uint64_t at = 0; at < item.resident_bytes(); at += piece) {
+      if (cancelled && cancelled->load()) return Error(StatusCode::kCancelled, "interrupted while loading");
       const uint64_t bytes = std::min(piece, item.resident_bytes() - at);
       std::optional<ReadRing::Ticket> ticket;
       while (!(ticket = ring->Enqueue(file, m.offset() + at, bytes))) EM_RETURN_IF_ERROR(take_oldest());
@@ -167,6 +170,7 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
 }
 
 Status Weights::ReadRow(const MatrixRef& matrix, uint64_t row, float* out) const {
+  EM_CHECK(row < matrix.rows);
   const DType dtype = matrix.tensor->dtype;
   if (matrix.tensor == spec_.output.tensor && row < output_.resident_rows) {
     DequantizeRow(dtype, output_.rows.Row(row), matrix.cols(), out);

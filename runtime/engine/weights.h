@@ -2,6 +2,7 @@
 // and norms and biases as float32.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -40,7 +41,8 @@ class Weights {
   // Everything is reserved in `budget`. Errors name the tensor.
   static StatusOr<std::unique_ptr<Weights>> Load(Budget& budget, const ModelSpec& spec, const MemoryPlan& plan,
                                                  std::span<const ReadFile> files, ReadRing* ring,
-                                                 const std::function<void(uint64_t done, uint64_t total)>& progress);
+                                                 const std::function<void(uint64_t done, uint64_t total)>& progress,
+                                                 const std::atomic<bool>* cancelled);
 
   const std::vector<LayerWeights>& layers() const { return layers_; }
   const NormWeights& output_norm() const { return output_norm_; }
@@ -57,7 +59,7 @@ class Weights {
   Weights(const ModelSpec& spec, std::span<const ReadFile> files) : spec_(spec), files_(files) {}
   Status LoadVectors(Budget& budget);
   Status LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* ring,
-                      const std::function<void(uint64_t, uint64_t)>& progress);
+                      const std::function<void(uint64_t, uint64_t)>& progress, const std::atomic<bool>* cancelled);
   StatusOr<const float*> LoadVector(const VectorRef& ref);
   DenseMatrix& Slot(const DenseItem& item);
 

@@ -62,6 +62,11 @@ class SpecReader {
     EM_RETURN_IF_ERROR(ReadRope());
     EM_RETURN_IF_ERROR(ReadOuterTensors());
     for (uint32_t l = 0; l < spec_.layers; ++l) EM_RETURN_IF_ERROR(ReadLayer(l));
+    // Down rows are summed in pieces of 32.
+    if (spec_.d_model % 32 != 0 && (spec_.HasSparseActivation() || spec_.layer[0].down_transposed)) {
+      return Unsupported("{} is {}: models with a sparse activation need a multiple of 32", Key("embedding_length"),
+                         spec_.d_model);
+    }
     return std::move(spec_);
   }
 

@@ -1,5 +1,6 @@
 #include "runtime/text/chat_prompt.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include <nlohmann/json.hpp>
@@ -7,13 +8,46 @@
 namespace elasticmem {
 namespace {
 
-std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+// Private-use characters around what a user typed that looks like a control token: they pass through a template as any text
+// does, and tell afterwards which of its control tokens are not its own.
+constexpr std::string_view kPlainBegin = "\xEF\xA3\xBE";  // U+F8FE
+constexpr std::string_view kPlainEnd = "\xEF\xA3\xBF";    // U+F8FF
+
+void EraseAll(std::string& text, std::string_view what) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) text.erase(at, what.size());
 }
 
 }  // namespace
+
+ChatPrompt::ChatPrompt(const Tokenizer& tokenizer, ChatTemplate parsed)
+    : tokenizer_(&tokenizer), template_(std::move(parsed)) {
+  for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (tokenizer.IsControl(token) && !tokenizer.Piece(token).empty()) {
+      control_pieces_.emplace_back(tokenizer.Piece(token));
+    }
+  }
+}
+
+std::string ChatPrompt::MarkControlTokens(std::string_view content) const {
+  std::string text(content);
+  EraseAll(text, kPlainBegin);
+  EraseAll(text, kPlainEnd);
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    size_t longest = 0;
+    for (const std::string& piece : control_pieces_) {
+      if (piece[0] == text[at] && piece.size() > longest && text.compare(at, piece.size(), piece) == 0) longest = piece.size();
+    }
+    if (longest == 0) {
+      out += text[at++];
+      continue;
+    }
+    out.append(kPlainBegin).append(text, at, longest).append(kPlainEnd);
+    at += longest;
+  }
+  return out;
+}
 
 StatusOr<ChatPrompt> ChatPrompt::Create(const Tokenizer& tokenizer, const std::string& chat_template) {
   if (chat_template.empty()) return InvalidInput("this model's file has no chat template; run it without --chat");
@@ -21,46 +55,34 @@ StatusOr<ChatPrompt> ChatPrompt::Create(const Tokenizer& tokenizer, const std::s
   return ChatPrompt(tokenizer, std::move(parsed));
 }
 
-StatusOr<std::string> ChatPrompt::Render() const {
+StatusOr<std::vector<TokenId>> ChatPrompt::Encode() const {
   nlohmann::ordered_json context;
   context["messages"] = nlohmann::ordered_json::array();
   for (const ChatMessage& message : messages_) {
-    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    context["messages"].push_back({{"role", message.role}, {"content", MarkControlTokens(message.content)}});
   }
   context["add_generation_prompt"] = true;
   if (const auto bos = tokenizer_->bos()) context["bos_token"] = tokenizer_->Piece(*bos);
   if (const auto eos = tokenizer_->eos()) context["eos_token"] = tokenizer_->Piece(*eos);
-  return template_.Render(context, std::time(nullptr));
-}
+  EM_ASSIGN_OR_RETURN(const std::string text, template_.Render(context, std::time(nullptr)));
 
-// Finds each message's content in what was rendered, in order, and encodes it as plain text; what is between them is the
-// template's, and its control tokens are parsed.
-StatusOr<std::vector<TokenId>> ChatPrompt::Encode() const {
-  EM_ASSIGN_OR_RETURN(const std::string text, Render());
   std::vector<TokenId> ids;
-  const auto append = [&](std::string_view part, bool parse_special) {
-    if (part.empty()) return;
-    const std::vector<TokenId> more = tokenizer_->Encode(part, {/*add_special=*/false, parse_special});
+  for (size_t at = 0; at < text.size();) {
+    const bool plain = text.compare(at, kPlainBegin.size(), kPlainBegin) == 0;
+    const size_t begin = plain ? at + kPlainBegin.size() : at;
+    const size_t end = std::min(text.find(plain ? kPlainEnd : kPlainBegin, begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    // A template that cuts text may leave half a pair.
+    EraseAll(part, kPlainBegin);
+    EraseAll(part, kPlainEnd);
+    const std::vector<TokenId> more = tokenizer_->Encode(part, {/*add_special=*/false, /*parse_special=*/!plain});
     ids.insert(ids.end(), more.begin(), more.end());
-  };
-  size_t begin = 0;  // of what is not encoded yet
-  size_t from = 0;
-  for (const ChatMessage& message : messages_) {
-    const std::string_view content = Trim(message.content);
-    const size_t at = content.empty() ? std::string::npos : text.find(content, from);
-    if (at == std::string::npos) continue;
-    from = at + content.size();
-    // Text without control tokens reads the same either way: leave it joined with what is around it.
-    const EncodeOptions plain{false, false}, special{false, true};
-    if (tokenizer_->Encode(content, plain) == tokenizer_->Encode(content, special)) continue;
-    append(std::string_view(text).substr(begin, at - begin), true);
-    append(content, false);
-    begin = from;
+    at = plain && end < text.size() ? end + kPlainEnd.size() : end;
   }
-  append(std::string_view(text).substr(begin), true);
   // Templates that do not write BOS leave it to the tokenizer.
   const auto bos = tokenizer_->bos();
   if (tokenizer_->adds_bos() && bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  if (ids.empty()) return InvalidInput("the model's chat template makes no text of this conversation");
   return ids;
 }
 

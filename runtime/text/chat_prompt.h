@@ -20,18 +20,21 @@ class ChatPrompt {
 
   void AddMessage(std::string_view role, std::string_view content) { messages_.push_back({std::string(role), std::string(content)}); }
 
-  // The whole conversation, ready for the assistant's answer.
+  void RemoveLastMessage() { messages_.pop_back(); }
+
+  // The whole conversation, ready for the assistant's answer. Errors: the template's own, or that it makes no token.
   StatusOr<std::vector<TokenId>> Encode() const;
-  StatusOr<std::string> Render() const;
 
  private:
   struct ChatMessage {
     std::string role, content;
   };
-  ChatPrompt(const Tokenizer& tokenizer, ChatTemplate parsed) : tokenizer_(&tokenizer), template_(std::move(parsed)) {}
+  ChatPrompt(const Tokenizer& tokenizer, ChatTemplate parsed);
+  std::string MarkControlTokens(std::string_view content) const;
 
   const Tokenizer* tokenizer_;
   ChatTemplate template_;
+  std::vector<std::string> control_pieces_;  // texts that parsing would turn into control tokens
   std::vector<ChatMessage> messages_;
 };
 

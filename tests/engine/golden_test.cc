@@ -88,7 +88,7 @@ TEST_P(TinyModel, GivesReferenceLogitsInTheSmallestBudget) {
     EngineOptions options = RoomyOptions(folder.path());
     options.mode = mode;
     options.kv_tokens = 33;
-    options.context = 64;
+    options.context = std::min<uint32_t>(64, model->spec().context);
     options.logits_rows = 8;
     const StatusOr<MemoryPlan> least = Engine::Plan(*model, options, /*smallest=*/true);
     ASSERT_TRUE(least.ok()) << Message(least.status());

@@ -50,8 +50,9 @@ class Residency : public ::testing::Test {
 };
 
 TEST_F(Residency, FillsFreeBlocksAndGivesTheColdestBack) {
-  residency_->Grow(4);
-  EXPECT_EQ(pool_->free(), 4u);
+  const auto kv = pool_->TryAcquire(4, BlockOwner::kKv);
+  residency_->Grow();
+  EXPECT_EQ(pool_->free(), 0u);
   const uint32_t slots = residency_->slots();
   EXPECT_EQ(slots, (kBlocks - 4) * ((8 << 10) / kSlotBytes));
   uint32_t filled = 0;
@@ -64,14 +65,14 @@ TEST_F(Residency, FillsFreeBlocksAndGivesTheColdestBack) {
   EXPECT_EQ(filled, kNeurons);
   // The first half is hot; blocks fill in order, so the cold ones lie in other blocks.
   for (uint32_t n = 0; n < kNeurons / 2; ++n) residency_->heat().Touch(1, {&n, 1});
-  residency_->MakeFree(pool_->free() + 12);
-  EXPECT_EQ(pool_->free(), 16u);
+  residency_->MakeFree(12);
+  EXPECT_EQ(pool_->free(), 12u);
   for (uint32_t n = 0; n < kNeurons / 2; ++n) EXPECT_NE(residency_->Record({1, n}), nullptr) << n;
   CheckRecords();
 }
 
 TEST_F(Residency, NewcomerTakesTheSlotOfAClearlyColderNeuron) {
-  residency_->Grow(0);
+  residency_->Grow();
   std::vector<NeuronId> all;
   for (uint32_t l = 0; l < kLayers; ++l) {
     for (uint32_t n = 0; n < kNeurons; ++n) {
@@ -95,7 +96,8 @@ TEST_F(Residency, NewcomerTakesTheSlotOfAClearlyColderNeuron) {
 }
 
 TEST_F(Residency, ProtectedNeuronsKeepTheirPlace) {
-  residency_->Grow(kBlocks - 1);
+  const auto kv = pool_->TryAcquire(kBlocks - 1, BlockOwner::kKv);
+  residency_->Grow();
   uint32_t n = 0;
   while (std::byte* slot = residency_->AdmitIfFree({0, n})) Write(slot, {0, n}), ++n;
   const uint32_t hot = kNeurons - 1;
@@ -107,7 +109,7 @@ TEST_F(Residency, ProtectedNeuronsKeepTheirPlace) {
 TEST_F(Residency, SurvivesRandomGrowthOfKvAndNeurons) {
   std::mt19937 random(3);
   std::vector<BlockLease> kv;
-  residency_->Grow(0);
+  residency_->Grow();
   for (int step = 0; step < 20000; ++step) {
     const NeuronId id{static_cast<uint32_t>(random() % kLayers), static_cast<uint32_t>(random() % kNeurons)};
     switch (random() % 8) {
@@ -129,7 +131,7 @@ TEST_F(Residency, SurvivesRandomGrowthOfKvAndNeurons) {
         }
         break;
       case 2:
-        residency_->Grow(random() % 3);
+        residency_->Grow();
         break;
       case 3:
         residency_->heat().Advance(1);
