@@ -75,7 +75,8 @@ StatusOr<std::vector<TokenId>> ChatPrompt::Encode() const {
     // A template that cuts text may leave half a pair.
     EraseAll(part, kPlainBegin);
     EraseAll(part, kPlainEnd);
-    const std::vector<TokenId> more = tokenizer_->Encode(part, {/*add_special=*/false, /*parse_special=*/!plain});
+    const bool continues = !ids.empty() && !tokenizer_->IsControl(ids.back());
+    const std::vector<TokenId> more = tokenizer_->Encode(part, {.add_special = false, .parse_special = !plain, .continues = continues});
     ids.insert(ids.end(), more.begin(), more.end());
     at = plain && end < text.size() ? end + kPlainEnd.size() : end;
   }

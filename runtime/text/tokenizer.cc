@@ -32,7 +32,7 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, const EncodeOption
   if (options.add_special && s.adds_bos) ids.push_back(s.bos);
   SymbolMerger merger;
   WordMemo memo(text.size());
-  bool after_special = true;  // SentencePiece's space prefix goes to the beginning and after special tokens
+  bool after_special = !options.continues;  // SentencePiece's space prefix goes to the beginning and after special tokens
   for (const TextFragment& fragment : s.specials->Partition(s.vocabulary, text, options.parse_special)) {
     const std::string_view part = text.substr(fragment.begin, fragment.end - fragment.begin);
     if (fragment.token != kNoToken) {

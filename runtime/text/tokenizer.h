@@ -21,6 +21,7 @@ namespace elasticmem {
 struct EncodeOptions {
   bool add_special = true;     // BOS/EOS as the vocabulary asks
   bool parse_special = false;  // text such as "<|im_end|>" becomes its control token; else it stays plain text
+  bool continues = false;      // goes on from plain text before it: no space prefix at the beginning
 };
 
 class Tokenizer {
