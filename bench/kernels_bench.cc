@@ -168,9 +168,9 @@ void Attention(benchmark::State& state, DType type, uint32_t positions) {
 
 void Prepare(benchmark::State& state, size_t cols) {
   const std::vector<float> x(cols, 0.5f);
-  std::vector<std::byte> out(ActivationRowBytes(ActivationFormat::kQ8, cols));
+  std::vector<std::byte> out(ActivationRowBytes(ActivationFormat::kQ16, cols));
   for (auto _ : state) {
-    PrepareActivations(ActivationFormat::kQ8, x.data(), cols, out.data());
+    PrepareActivations(ActivationFormat::kQ16, x.data(), cols, out.data());
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(cols * sizeof(float)));

@@ -63,22 +63,9 @@ HWY_INLINE void LoadRowScales(const uint8_t* row, size_t b, size_t n, RowScales*
   using F = Format<kType>;
   const DF df;
   const Scales s = LoadScales<kType>(row, b, n);
-  const auto low = [](VI16 pairs) HWY_ATTR {
-    return hn::ConvertTo(DF(), hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(DI32(), pairs))));
-  };
-  const auto high = [](VI16 pairs)
-                        HWY_ATTR { return hn::ConvertTo(DF(), hn::ShiftRight<16>(hn::BitCast(DI32(), pairs))); };
-  if constexpr (F::kHalves) {
-    hn::Store(hn::Mul(s.scale, low(s.half_scale)), df, out->scale[0]);
-    hn::Store(hn::Mul(s.scale, high(s.half_scale)), df, out->scale[1]);
-  } else {
-    hn::Store(s.scale, df, out->scale[0]);
-  }
-  if constexpr (F::kHalfMin) {
-    hn::Store(hn::Mul(s.minimum, low(s.half_minimum)), df, out->minimum[0]);
-    hn::Store(hn::Mul(s.minimum, high(s.half_minimum)), df, out->minimum[1]);
-  } else if constexpr (F::kMin) {
-    hn::Store(s.minimum, df, out->minimum[0]);
+  for (size_t h = 0; h < (F::kHalves ? 2 : 1); ++h) {
+    hn::Store(s.scale[h], df, out->scale[h]);
+    if constexpr (F::kMin) hn::Store(s.minimum[h], df, out->minimum[h]);
   }
 }
 
@@ -106,7 +93,7 @@ HWY_INLINE void AddBlock(const uint8_t* const* rows, const RowScales* scales, si
       const size_t half = F::kHalves ? i / (kVectors / 2) : 0;
       const VF value = hn::ConvertTo(df, hn::PromoteTo(DI32(), hn::LoadU(d8, q + i * kLanes)));
       VF w = hn::Mul(value, hn::Set(df, scales[r].scale[half][lane]));
-      if constexpr (F::kMin || F::kHalfMin) w = hn::Add(w, hn::Set(df, scales[r].minimum[half][lane]));
+      if constexpr (F::kMin) w = hn::Add(w, hn::Set(df, scales[r].minimum[half][lane]));
       sum[i] = hn::MulAdd(c, w, sum[i]);
     }
   }

@@ -19,11 +19,11 @@ namespace elasticmem {
 namespace HWY_NAMESPACE {
 
 constexpr uint32_t kInfinityBits = 0x7f800000u;
-constexpr float kSmallest = 1e-36f;  // below it the inverse of a scale may overflow: the block is zero
+constexpr float kSmallest = 1e-33f;  // below it a scale is subnormal and its inverse may overflow: the block is zero
 
 // Block `b` of `group` from 32 floats. Rounding is to nearest even on every instruction set, so all give the same
 // bytes.
-void QuantizeBlock(const float* x, size_t b, Q8Group* group) {
+void QuantizeBlock(const float* x, size_t b, Q16Group* group) {
 #if EM_SIMD
   const DF df;
   const DI32 di;
@@ -45,30 +45,36 @@ void QuantizeBlock(const float* x, size_t b, Q8Group* group) {
     group->scale[b] = bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.f;
     return;
   }
-  group->scale[b] = amax / 127.f;
-  const float inverse = 127.f / amax;
+  group->scale[b] = amax / kQ16Largest;
+  const float inverse = kQ16Largest / amax;
+  constexpr float kToHigh = 1.f / kQ16Step;
 #if EM_SIMD
   const hn::Rebind<int8_t, DI32> d8;
   for (size_t half = 0; half < 2; ++half) {
     VI32 sum = hn::Zero(di);
     for (size_t i = half * kVectors / 2; i < (half + 1) * kVectors / 2; ++i) {
       const VI32 q = hn::NearestInt(hn::Mul(v[i], hn::Set(df, inverse)));
-      hn::StoreU(hn::DemoteTo(d8, q), d8, group->q[b] + i * kLanes);
+      const VI32 high = hn::NearestInt(hn::Mul(hn::ConvertTo(df, q), hn::Set(df, kToHigh)));
+      const VI32 low = hn::Sub(q, hn::Mul(high, hn::Set(di, kQ16Step)));
+      hn::StoreU(hn::DemoteTo(d8, high), d8, group->high[b] + i * kLanes);
+      hn::StoreU(hn::DemoteTo(d8, low), d8, group->low[b] + i * kLanes);
       sum = hn::Add(sum, q);
     }
-    group->sums[b][half] = static_cast<int16_t>(hn::GetLane(hn::SumOfLanes(di, sum)));
+    group->sums[half][b] = hn::GetLane(hn::SumOfLanes(di, sum));
   }
 #else
   for (size_t i = 0; i < 32; ++i) {
     const int q = static_cast<int>(std::nearbyint(x[i] * inverse));
-    group->q[b][i] = static_cast<int8_t>(q);
-    group->sums[b][i / 16] = static_cast<int16_t>(group->sums[b][i / 16] + q);
+    const int high = static_cast<int>(std::nearbyint(static_cast<float>(q) * kToHigh));
+    group->high[b][i] = static_cast<int8_t>(high);
+    group->low[b][i] = static_cast<int8_t>(q - high * kQ16Step);
+    group->sums[i / 16][b] += q;
   }
 #endif
 }
 
-void QuantizeActivations(const float* x, size_t elements, Q8Group* groups) {
-  for (size_t i = 0; i < elements; i += 32) QuantizeBlock(x + i, i / 32 % 8, groups + i / kQ8GroupElements);
+void QuantizeActivations(const float* x, size_t elements, Q16Group* groups) {
+  for (size_t i = 0; i < elements; i += 32) QuantizeBlock(x + i, i / 32 % 8, groups + i / kQ16GroupElements);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -87,7 +93,7 @@ void PrepareActivations(ActivationFormat format, const float* x, size_t elements
   }
   EM_DCHECK(elements % 32 == 0);
   std::memset(out, 0, ActivationRowBytes(format, elements));
-  HWY_DYNAMIC_DISPATCH(QuantizeActivations)(x, elements, reinterpret_cast<Q8Group*>(out));
+  HWY_DYNAMIC_DISPATCH(QuantizeActivations)(x, elements, reinterpret_cast<Q16Group*>(out));
 }
 
 }  // namespace elasticmem

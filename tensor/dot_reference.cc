@@ -17,11 +17,12 @@ void DotRowsReference(DType dtype, std::span<const std::byte* const> rows, size_
         const auto* values = reinterpret_cast<const float*>(x.Row(t));
         for (size_t i = 0; i < cols; ++i) sum += static_cast<double>(weights[i]) * values[i];
       } else {
-        const auto* groups = reinterpret_cast<const Q8Group*>(x.Row(t));
+        const auto* groups = reinterpret_cast<const Q16Group*>(x.Row(t));
         for (size_t i = 0; i < cols; ++i) {
-          const Q8Group& group = groups[i / kQ8GroupElements];
+          const Q16Group& group = groups[i / kQ16GroupElements];
           const size_t block = i / 32 % 8;
-          sum += static_cast<double>(weights[i]) * group.scale[block] * group.q[block][i % 32];
+          const int q = kQ16Step * group.high[block][i % 32] + group.low[block][i % 32];
+          sum += static_cast<double>(weights[i]) * group.scale[block] * q;
         }
       }
       out[t * out_stride + k] = static_cast<float>(sum);

@@ -1,6 +1,7 @@
-// Dot products of quantised rows with Q8 activations. For each block b of 32:
-//   isum_b = sum over halves h of half_scale_h * sum over i in h of (u_i - offset) * q_i        exactly, in int32
-//   acc[b mod kLanes] = fma(isum_b, scale_b * x_scale_b, acc[..]), then the minimum's term likewise
+// Dot products of quantised rows with Q16 activations. For each part h of a block b of 32 (the block, or with kHalves
+// each half of it):
+//   isum = sum over i in h of (u_i - offset) * q_i        exactly, in int32
+//   acc[b mod kLanes] = fma(isum, scale_bh * x_scale_b, acc[..]), then the minimum's term likewise
 // and the accumulators are added by halving. One token: lanes are the blocks of one row. Many tokens: lanes are rows,
 // the weights are unpacked once and interleaved, and accumulators for all tokens lie in memory. Both do the same sums.
 #if defined(ELASTICMEM_TENSOR_QUANT_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -48,91 +49,91 @@ HWY_INLINE VI32 AddQuads(const VI32* p) {
 template <DType kType>
 constexpr size_t kRoom16 = 32767 / (2 * 127 * Format<kType>::kMaxU);
 
+template <DType kType>
+constexpr size_t kScalesPerBlock = Format<kType>::kHalves ? 2 : 1;
+
 // The activations' side of kLanes blocks.
 struct XScales {
   VF scale;
-  VI16 sums;
+  VI32 sums[2];  // by half
 };
-HWY_INLINE XScales LoadXScales(const Q8Group& x, size_t first) {
-  return {hn::LoadU(DF(), x.scale + first), hn::LoadU(DI16(), &x.sums[first][0])};
+
+// sums over pairs of both planes -> sums of what an activation's scale multiplies.
+HWY_INLINE VI32 JoinPlanes(VI16 high, VI16 low) {
+  return hn::Add(MaddPairs(high, hn::Set(DI16(), kQ16Step)), MaddPairs(low, hn::Set(DI16(), 1)));
 }
 
-// acc + the blocks' terms, from their integer sums without offset, by whole block or by half.
+// acc + the blocks' terms, from the integer sums of their kScalesPerBlock parts without the offset.
 template <DType kType>
-HWY_INLINE VF AddScaled(VI32 sum, const Scales& w, const XScales& x, VF acc) {
+HWY_INLINE VF AddScaled(const VI32* sums, const Scales& w, const XScales& x, VF acc) {
   using F = Format<kType>;
   const DF df;
-  if constexpr (F::kOffset != 0) {
-    if constexpr (F::kHalves) {
-      constexpr int kShift = F::kOffset == 32 ? 5 : 2;
+  HWY_UNROLL(2)
+  for (size_t h = 0; h < kScalesPerBlock<kType>; ++h) {
+    const VI32 x_sum = F::kHalves ? x.sums[h] : hn::Add(x.sums[0], x.sums[1]);
+    VI32 sum = sums[h];
+    if constexpr (F::kOffset != 0) {
+      constexpr int kShift = hwy::CeilLog2(static_cast<uint32_t>(F::kOffset));
       static_assert(1 << kShift == F::kOffset);
-      sum = hn::Sub(sum, hn::ShiftLeft<kShift>(MaddPairs(w.half_scale, x.sums)));
-    } else {
-      sum = hn::Sub(sum, MaddPairs(hn::Set(DI16(), F::kOffset), x.sums));
+      sum = hn::Sub(sum, hn::ShiftLeft<kShift>(x_sum));
     }
-  }
-  acc = hn::MulAdd(hn::ConvertTo(df, sum), hn::Mul(w.scale, x.scale), acc);
-  if constexpr (F::kMin) {
-    const VF x_sum = hn::Mul(hn::ConvertTo(df, MaddPairs(hn::Set(DI16(), 1), x.sums)), x.scale);
-    acc = hn::MulAdd(w.minimum, x_sum, acc);
-  }
-  if constexpr (F::kHalfMin) {
-    acc = hn::MulAdd(hn::ConvertTo(df, MaddPairs(w.half_minimum, x.sums)), hn::Mul(w.minimum, x.scale), acc);
+    acc = hn::MulAdd(hn::ConvertTo(df, sum), hn::Mul(w.scale[h], x.scale), acc);
+    if constexpr (F::kMin) acc = hn::MulAdd(hn::ConvertTo(df, x_sum), hn::Mul(w.minimum[h], x.scale), acc);
   }
   return acc;
 }
 
 template <DType kType>
-HWY_INLINE VI16 BlockPartDot(const uint8_t* row, size_t b, size_t part, const int8_t* q) {
-  const VU8 u = Quants<kType>(row, b, part);
-  const VI8 x = hn::LoadU(DI8(), q + part * kVectorBytes);
+HWY_INLINE VI16 PairDots(VU8 u, const int8_t* q) {
+  const VI8 x = hn::LoadU(DI8(), q);
   return Format<kType>::kSigned ? PairDotSigned(hn::BitCast(DI8(), u), x) : PairDot(u, x);
 }
 
-// Part `part` of the blocks b .. b + 3, of which n exist: lane i of each 128-bit part is the sum over that part of
-// block i.
+// Part `part` of the blocks b .. b + 3, of which n exist, with the activations of blocks j .. j + 3 of a group: lane i
+// of each 128-bit part is the sum over that part of block i.
 template <DType kType>
-HWY_INLINE VI32 FourBlocks(const uint8_t* row, size_t b, size_t n, size_t part, const int8_t (*q)[32]) {
+HWY_INLINE VI32 FourBlocks(const uint8_t* row, size_t b, size_t n, size_t part, const Q16Group& x, size_t j) {
   constexpr bool kAs16 = kRoom16<kType> >= 4;
-  const VI16 ones = hn::Set(DI16(), 1);
-  VI32 p[4];
+  VI32 p[4], low[4];
   HWY_UNROLL(4)
   for (size_t i = 0; i < 4; ++i) {
     if (i >= n) {
-      p[i] = hn::Zero(DI32());
+      p[i] = low[i] = hn::Zero(DI32());
+      continue;
+    }
+    const VU8 u = Quants<kType>(row, b + i, part);
+    const VI16 high_pairs = PairDots<kType>(u, x.high[j + i] + part * kVectorBytes);
+    const VI16 low_pairs = PairDots<kType>(u, x.low[j + i] + part * kVectorBytes);
+    if constexpr (kAs16) {
+      p[i] = hn::BitCast(DI32(), high_pairs);
+      low[i] = hn::BitCast(DI32(), low_pairs);
     } else {
-      const VI16 pairs = BlockPartDot<kType>(row, b + i, part, q[i]);
-      p[i] = kAs16 ? hn::BitCast(DI32(), pairs) : MaddPairs(pairs, ones);
+      p[i] = JoinPlanes(high_pairs, low_pairs);
     }
   }
   const VI32 sums = AddQuads<kAs16>(p);
-  return kAs16 ? MaddPairs(hn::BitCast(DI16(), sums), ones) : sums;
+  if constexpr (!kAs16) return sums;
+  return JoinPlanes(hn::BitCast(DI16(), sums), hn::BitCast(DI16(), AddQuads<kAs16>(low)));
 }
 
 // acc + the terms of the blocks b .. b + n - 1 of one row; b is a multiple of kLanes.
 template <DType kType>
-HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q8Group& x, VF acc) {
+HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q16Group& x, VF acc) {
   const DI32 d;
   const size_t first = b % 8;
   VI32 halves[2];  // lane i: the sum over half 0, half 1 of block i
   if constexpr (kParts == 1) {
-    const VI32 low = FourBlocks<kType>(row, b, n, 0, x.q);
-    const VI32 high = FourBlocks<kType>(row, b + 4, n > 4 ? n - 4 : 0, 0, x.q + 4);
+    const VI32 low = FourBlocks<kType>(row, b, n, 0, x, 0);
+    const VI32 high = FourBlocks<kType>(row, b + 4, n > 4 ? n - 4 : 0, 0, x, 4);
     halves[0] = hn::ConcatLowerLower(d, high, low);
     halves[1] = hn::ConcatUpperUpper(d, high, low);
   } else {
-    for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType>(row, b, n, part, x.q + first);
+    for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType>(row, b, n, part, x, first);
   }
-  const Scales w = LoadScales<kType>(row, b, n);
-  VI32 sum;
-  if constexpr (Format<kType>::kHalves) {
-    const VI32 pairs = hn::BitCast(d, w.half_scale);
-    sum = hn::Add(hn::Mul(halves[0], hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs))),
-                  hn::Mul(halves[1], hn::ShiftRight<16>(pairs)));
-  } else {
-    sum = hn::Add(halves[0], halves[1]);
-  }
-  return AddScaled<kType>(sum, w, LoadXScales(x, first), acc);
+  if constexpr (!Format<kType>::kHalves) halves[0] = hn::Add(halves[0], halves[1]);
+  const XScales xs = {hn::LoadU(DF(), x.scale + first),
+                      {hn::LoadU(d, x.sums[0] + first), hn::LoadU(d, x.sums[1] + first)}};
+  return AddScaled<kType>(halves, LoadScales<kType>(row, b, n), xs, acc);
 }
 
 // Bytes of kLanes blocks.
@@ -141,7 +142,7 @@ constexpr size_t kGroupBytes = Format<kType>::kBlockBytes* kLanes / (Format<kTyp
 
 // One dot. `next` is a row whose bytes will be wanted soon.
 template <DType kType>
-HWY_INLINE float QuantDot(const uint8_t* row, size_t blocks, const Q8Group* x, const uint8_t* next) {
+HWY_INLINE float QuantDot(const uint8_t* row, size_t blocks, const Q16Group* x, const uint8_t* next) {
   VF acc = hn::Zero(DF());
   size_t b = 0;
   for (; b + kLanes <= blocks; b += kLanes) {
@@ -189,75 +190,62 @@ HWY_INLINE void FillPanel(const uint8_t* const* rows, size_t b, Panel<kType>* pa
   }
 }
 
-// Scales of kLanes blocks of kLanes rows, transposed: [block][row].
+// Scales of kLanes blocks of kLanes rows, transposed: [part of a block][block][row].
 struct PanelScales {
-  alignas(32) float scale[kLanes][kLanes];
-  alignas(32) float minimum[kLanes][kLanes];
-  alignas(32) int16_t half_scale[kLanes][kLanes][2];
-  alignas(32) int16_t half_minimum[kLanes][kLanes][2];
+  alignas(32) float scale[2][kLanes][kLanes];
+  alignas(32) float minimum[2][kLanes][kLanes];
 };
 
-template <class T>
-HWY_INLINE void StoreColumn(const T* lanes, T (*columns)[kLanes], size_t r) {
+HWY_INLINE void StoreColumn(VF v, float (*columns)[kLanes], size_t r) {
+  alignas(32) float lanes[kLanes];
+  hn::Store(v, DF(), lanes);
   for (size_t i = 0; i < kLanes; ++i) columns[i][r] = lanes[i];
 }
 
 template <DType kType>
 HWY_INLINE void FillPanelScales(const uint8_t* const* rows, size_t count, size_t b, size_t n, PanelScales* out) {
-  using F = Format<kType>;
-  alignas(32) float lanes[kLanes];
-  alignas(32) int32_t pairs[kLanes];
-  using Column = int32_t(*)[kLanes];
   for (size_t r = 0; r < count; ++r) {
     const Scales s = LoadScales<kType>(rows[r], b, n);
-    hn::Store(s.scale, DF(), lanes);
-    StoreColumn(lanes, out->scale, r);
-    if constexpr (F::kMin || F::kHalfMin) {
-      hn::Store(s.minimum, DF(), lanes);
-      StoreColumn(lanes, out->minimum, r);
-    }
-    if constexpr (F::kHalves) {
-      hn::Store(hn::BitCast(DI32(), s.half_scale), DI32(), pairs);
-      StoreColumn(pairs, reinterpret_cast<Column>(out->half_scale), r);
-    }
-    if constexpr (F::kHalfMin) {
-      hn::Store(hn::BitCast(DI32(), s.half_minimum), DI32(), pairs);
-      StoreColumn(pairs, reinterpret_cast<Column>(out->half_minimum), r);
+    for (size_t h = 0; h < kScalesPerBlock<kType>; ++h) {
+      StoreColumn(s.scale[h], out->scale[h], r);
+      if constexpr (Format<kType>::kMin) StoreColumn(s.minimum[h], out->minimum[h], r);
     }
   }
 }
 
 template <DType kType>
 HWY_INLINE Scales LoadPanelScales(const PanelScales& s, size_t i) {
-  using F = Format<kType>;
   Scales w;
-  w.scale = hn::Load(DF(), s.scale[i]);
-  if constexpr (F::kMin || F::kHalfMin) w.minimum = hn::Load(DF(), s.minimum[i]);
-  if constexpr (F::kHalves) w.half_scale = hn::Load(DI16(), &s.half_scale[i][0][0]);
-  if constexpr (F::kHalfMin) w.half_minimum = hn::Load(DI16(), &s.half_minimum[i][0][0]);
+  for (size_t h = 0; h < kScalesPerBlock<kType>; ++h) {
+    w.scale[h] = hn::Load(DF(), s.scale[h][i]);
+    if constexpr (Format<kType>::kMin) w.minimum[h] = hn::Load(DF(), s.minimum[h][i]);
+  }
   return w;
 }
 
-// Integer sums of one block: lane r is row r, with half scales applied, without the offset.
+// sums[h]: the integer sum of part h of one block without the offset; lane r is row r.
 template <DType kType>
-HWY_INLINE VI32 PanelDot(const VU8* w, const int8_t* q, VI16 half_scale_0, VI16 half_scale_1) {
+HWY_INLINE void PanelDot(const VU8* w, const int8_t* high, const int8_t* low, VI32* sums) {
   using F = Format<kType>;
   constexpr size_t kRoom = kRoom16<kType>;
   constexpr size_t kChunk = kRoom >= 8 && !F::kHalves ? 8 : kRoom >= 4 ? 4 : kRoom >= 2 ? 2 : 1;
-  VI32 sum = hn::Zero(DI32());
+  constexpr size_t kPerScale = 8 / kScalesPerBlock<kType>;
+  const auto product = [](VU8 u, const int8_t* q) HWY_ATTR {
+    const VI8 x = hn::BitCast(DI8(), hn::Set(DI32(), LoadAs<int32_t>(q)));
+    return F::kSigned ? PairDotSigned(hn::BitCast(DI8(), u), x) : PairDot(u, x);
+  };
   HWY_UNROLL(8)
   for (size_t c = 0; c < 8; c += kChunk) {
-    VI16 pairs = hn::Zero(DI16());
+    VI16 high_pairs = product(w[c], high + 4 * c), low_pairs = product(w[c], low + 4 * c);
     HWY_UNROLL(8)
-    for (size_t i = c; i < c + kChunk; ++i) {
-      const VI8 x = hn::BitCast(DI8(), hn::Set(DI32(), LoadAs<int32_t>(q + 4 * i)));
-      const VI16 product = F::kSigned ? PairDotSigned(hn::BitCast(DI8(), w[i]), x) : PairDot(w[i], x);
-      pairs = i == c ? product : hn::Add(pairs, product);
+    for (size_t i = c + 1; i < c + kChunk; ++i) {
+      high_pairs = hn::Add(high_pairs, product(w[i], high + 4 * i));
+      low_pairs = hn::Add(low_pairs, product(w[i], low + 4 * i));
     }
-    const VI32 products = MaddPairs(pairs, c < 4 ? half_scale_0 : half_scale_1);
-    sum = c == 0 ? products : hn::Add(sum, products);
+    const VI32 joined = JoinPlanes(high_pairs, low_pairs);
+    VI32& sum = sums[c / kPerScale];
+    sum = c % kPerScale == 0 ? joined : hn::Add(sum, joined);
   }
-  return sum;
 }
 
 constexpr size_t kTokensAtOnce = 32;  // their accumulators and one block of each fit in half of a 32 KiB L1
@@ -270,23 +258,14 @@ HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, c
   VU8 w[8];
   HWY_UNROLL(8)
   for (size_t c = 0; c < 8; ++c) w[c] = hn::Load(DU8(), panel.q + c * kVectorBytes);
-  VI16 half_scale_0 = hn::Set(DI16(), 1), half_scale_1 = half_scale_0;
-  if constexpr (Format<kType>::kHalves) {  // [s0 s1] -> [s0 s0], [s1 s1]
-    const auto pairs = hn::BitCast(DI32(), s.half_scale);
-    const auto low = hn::And(pairs, hn::Set(DI32(), 0xffff));
-    const auto high = hn::AndNot(hn::Set(DI32(), 0xffff), pairs);
-    half_scale_0 = hn::BitCast(DI16(), hn::Or(low, hn::ShiftLeft<16>(low)));
-    half_scale_1 = hn::BitCast(
-        DI16(),
-        hn::Or(high, hn::BitCast(DI32(), hn::ShiftRight<16>(hn::BitCast(hn::Repartition<uint32_t, DI32>(), high)))));
-  }
   const size_t j = b % 8;
   for (size_t t = 0; t < tokens; ++t, acc += kLanes * kLanes) {
-    const Q8Group& g = reinterpret_cast<const Q8Group*>(x.Row(token + t))[b / 8];
-    const VI32 sum = PanelDot<kType>(w, g.q[j], half_scale_0, half_scale_1);
-    const XScales xs = {hn::Set(df, g.scale[j]), hn::BitCast(DI16(), hn::Set(DI32(), LoadAs<int32_t>(&g.sums[j][0])))};
+    const Q16Group& g = reinterpret_cast<const Q16Group*>(x.Row(token + t))[b / 8];
+    VI32 sums[2];
+    PanelDot<kType>(w, g.high[j], g.low[j], sums);
+    const XScales xs = {hn::Set(df, g.scale[j]), {hn::Set(DI32(), g.sums[0][j]), hn::Set(DI32(), g.sums[1][j])}};
     float* lane_acc = acc + b % kLanes * kLanes;
-    hn::Store(AddScaled<kType>(sum, s, xs, hn::Load(df, lane_acc)), df, lane_acc);
+    hn::Store(AddScaled<kType>(sums, s, xs, hn::Load(df, lane_acc)), df, lane_acc);
   }
 }
 
@@ -332,7 +311,7 @@ HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t co
     for (size_t k = 0; k < rows.size(); ++k) {
       const uint8_t* next = row_after(k + distance);
       for (size_t t = 0; t < x.tokens; ++t) {
-        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q8Group*>(x.Row(t)), next);
+        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q16Group*>(x.Row(t)), next);
       }
     }
     return;

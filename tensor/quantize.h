@@ -27,31 +27,36 @@ constexpr bool CanQuantize(DType d) {
 // How activations are laid out for a product with weights of some type.
 enum class ActivationFormat : uint8_t {
   kF32,  // floats: for F32, F16 and BF16 weights
-  kQ8,   // Q8Group: for quantised weights
+  kQ16,  // Q16Group: for quantised weights
 };
 
-// 8 blocks of 32 activations: value i of block b is scale[b] * q[b][i]. sums[b][h] is the sum of q over half h, for
-// types with an offset. Field by field rather than block by block, because kernels treat 8 blocks as the lanes of a
-// vector. The blocks past the end of a row are all zero. Quantised per row, so a row's bytes do not depend on its
-// batch.
-struct Q8Group {
+// 8 blocks of 32 activations: value i of block b is scale[b] * (254 * high[b][i] + low[b][i]). Two planes of int8 and
+// not one: products stay those of int8 instructions, and the rounding of a block to 1/32258 of its largest value is
+// lost in that of the weights, where rounding to 1/127 moves a model's logits by up to 0.5. sums[h][b] is the sum over
+// half h of what scale multiplies, for types with an offset or a minimum. Field by field rather than block by block,
+// because kernels treat 8 blocks as the lanes of a vector. The blocks past the end of a row are all zero. Quantised per
+// row, so a row's bytes do not depend on its batch.
+struct Q16Group {
   float scale[8];
-  int16_t sums[8][2];
-  int8_t q[8][32];
+  int32_t sums[2][8];
+  int8_t high[8][32];
+  int8_t low[8][32];
 };
-static_assert(sizeof(Q8Group) == 320);
-inline constexpr size_t kQ8GroupElements = 256;
+static_assert(sizeof(Q16Group) == 608);
+inline constexpr size_t kQ16GroupElements = 256;
+inline constexpr int kQ16Step = 254;                  // |high|, |low| <= 127
+inline constexpr float kQ16Largest = 127 * kQ16Step;  // what a block's largest magnitude becomes
 
 constexpr ActivationFormat FormatFor(DType weights) {
-  return IsQuantized(weights) ? ActivationFormat::kQ8 : ActivationFormat::kF32;
+  return IsQuantized(weights) ? ActivationFormat::kQ16 : ActivationFormat::kF32;
 }
 // Bytes of one prepared row; rows start `RoundUp(.., 64)` apart.
 constexpr size_t ActivationRowBytes(ActivationFormat format, size_t elements) {
   return format == ActivationFormat::kF32 ? elements * sizeof(float)
-                                          : (elements + kQ8GroupElements - 1) / kQ8GroupElements * sizeof(Q8Group);
+                                          : (elements + kQ16GroupElements - 1) / kQ16GroupElements * sizeof(Q16Group);
 }
 
-// `x` [elements] (a multiple of 32 for kQ8) in `format` at `out`. A block with a NaN or an infinity gets a NaN scale,
+// `x` [elements] (a multiple of 32 for kQ16) in `format` at `out`. A block with a NaN or an infinity gets a NaN scale,
 // so that it is never hidden.
 void PrepareActivations(ActivationFormat format, const float* x, size_t elements, std::byte* out);
 

@@ -1,7 +1,6 @@
 // The quantised formats as vectors: the integers of a block of 32, and the scales of kLanes consecutive blocks.
-// A weight is scale * (half_scale * (u - kOffset)) + minimum, u >= 0 (Q8_0: scale * u, u signed), where half_scale is 1
-// unless the format scales each 16 (kHalves), and the minimum is 0, a float a block (kMin), or for Q2_K
-// scale_of_minimum * half_minimum.
+// A weight is scale * (u - kOffset) + minimum, u >= 0 (Q8_0: u signed). There is one scale and (kMin) one minimum a
+// block, or with kHalves one for each 16.
 #if defined(ELASTICMEM_TENSOR_QUANTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ELASTICMEM_TENSOR_QUANTS_INL_H_
 #undef ELASTICMEM_TENSOR_QUANTS_INL_H_
@@ -23,9 +22,8 @@ struct Format {
   static constexpr bool kSuper = Traits(kType).block_elements == 256;
   static constexpr bool kSigned = kType == DType::kQ8_0;
   static constexpr bool kHalves = kType == DType::kQ2_K || kType == DType::kQ3_K || kType == DType::kQ6_K;
-  static constexpr bool kMin =
-      kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ4_K || kType == DType::kQ5_K;
-  static constexpr bool kHalfMin = kType == DType::kQ2_K;
+  static constexpr bool kMin = kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ2_K ||
+                               kType == DType::kQ4_K || kType == DType::kQ5_K;
   static constexpr int kOffset = kType == DType::kQ4_0   ? 8
                                  : kType == DType::kQ5_0 ? 16
                                  : kType == DType::kQ3_K ? 4
@@ -114,13 +112,18 @@ HWY_INLINE VU8 Quants(const uint8_t* row, size_t b, size_t part) {
   }
 }
 
-// Scales of kLanes blocks, a block a lane; the pairs of int16 are for the two halves of the block.
+// Scales of kLanes blocks, a block a lane: [0] of the block, or with kHalves [h] of its half h. minimum: kMin.
 struct Scales {
-  VF scale;
-  VF minimum;         // kMin: added to each weight. kHalfMin: what half_minimum is multiplied with.
-  VI16 half_scale;    // kHalves
-  VI16 half_minimum;  // kHalfMin
+  VF scale[2];
+  VF minimum[2];
 };
+
+// scale * the first, the second of each pair of integers.
+HWY_INLINE void ScaleHalves(VF scale, VI16 pairs, VF* halves) {
+  const VI32 both = hn::BitCast(DI32(), pairs);
+  halves[0] = hn::Mul(scale, hn::ConvertTo(DF(), hn::ShiftRight<16>(hn::ShiftLeft<16>(both))));
+  halves[1] = hn::Mul(scale, hn::ConvertTo(DF(), hn::ShiftRight<16>(both)));
+}
 
 // float16 at p, p + stride, ... in the first n lanes, 0 in the others.
 HWY_INLINE VF StridedHalves(const uint8_t* p, size_t stride, size_t n) {
@@ -199,9 +202,9 @@ HWY_INLINE Scales LoadScales(const uint8_t* row, size_t b, size_t n) {
   if constexpr (!F::kSuper) {
     const uint8_t* p = row + b * F::kBlockBytes;
     if constexpr (F::kMin) {
-      StridedHalfPairs(p, F::kBlockBytes, n, &s.scale, &s.minimum);
+      StridedHalfPairs(p, F::kBlockBytes, n, &s.scale[0], &s.minimum[0]);
     } else {
-      s.scale = StridedHalves(p, F::kBlockBytes, n);
+      s.scale[0] = StridedHalves(p, F::kBlockBytes, n);
     }
   } else {
     const uint8_t* p = row + b / 8 * F::kBlockBytes;
@@ -210,22 +213,20 @@ HWY_INLINE Scales LoadScales(const uint8_t* row, size_t b, size_t n) {
     if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {
       uint64_t scales, minimums;
       UnpackScalesK4(p + 4, &scales, &minimums);
-      s.scale = hn::Mul(OneHalf(p), BytesToFloat(scales, first));
-      s.minimum = hn::Neg(hn::Mul(OneHalf(p + 2), BytesToFloat(minimums, first)));
+      s.scale[0] = hn::Mul(OneHalf(p), BytesToFloat(scales, first));
+      s.minimum[0] = hn::Neg(hn::Mul(OneHalf(p + 2), BytesToFloat(minimums, first)));
     } else if constexpr (kType == DType::kQ6_K) {
-      s.scale = OneHalf(p + 208);
-      s.half_scale = hn::PromoteTo(DI16(), hn::LoadU(pairs, reinterpret_cast<const int8_t*>(p) + 192 + 2 * first));
+      ScaleHalves(OneHalf(p + 208),
+                  hn::PromoteTo(DI16(), hn::LoadU(pairs, reinterpret_cast<const int8_t*>(p) + 192 + 2 * first)),
+                  s.scale);
     } else if constexpr (kType == DType::kQ3_K) {
-      s.scale = OneHalf(p + 108);
-      s.half_scale = UnpackScalesQ3(p + 96, first);
+      ScaleHalves(OneHalf(p + 108), UnpackScalesQ3(p + 96, first), s.scale);
     } else {
       static_assert(kType == DType::kQ2_K);
       const auto bytes =
           hn::BitCast(DI16(), hn::PromoteTo(DU16(), hn::LoadU(hn::Rebind<uint8_t, DI16>(), p + 2 * first)));
-      s.scale = OneHalf(p + 80);
-      s.minimum = hn::Neg(OneHalf(p + 82));
-      s.half_scale = hn::And(bytes, hn::Set(DI16(), 15));
-      s.half_minimum = hn::ShiftRight<4>(bytes);
+      ScaleHalves(OneHalf(p + 80), hn::And(bytes, hn::Set(DI16(), 15)), s.scale);
+      ScaleHalves(hn::Neg(OneHalf(p + 82)), hn::ShiftRight<4>(bytes), s.minimum);
     }
   }
   return s;

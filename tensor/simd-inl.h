@@ -1,5 +1,5 @@
 // Vector operations that the kernels share, once per instruction set. Vectors have at most 8 floats, so that the blocks
-// of a Q8Group are their lanes; kernels for float weights use the full width.
+// of a Q16Group are their lanes; kernels for float weights use the full width.
 #if defined(ELASTICMEM_TENSOR_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ELASTICMEM_TENSOR_SIMD_INL_H_
 #undef ELASTICMEM_TENSOR_SIMD_INL_H_

@@ -32,9 +32,9 @@ struct Transformer::Scratch {
   float* ffn;        // [tokens, d]
   float* rope;       // [tokens, 2 * pairs], then the same for local layers
   float* attend;     // [threads, AttendScratchFloats]
-  std::byte* q8;     // [tokens, prepared row] of the widest input
+  std::byte* quantised;     // [tokens, prepared row] of the widest input
   float* logits;     // [logits_rows, vocab]
-  size_t q8_stride;
+  size_t quantised_stride;
   size_t attend_stride;
 
   static size_t Carve(std::byte* base, const ModelSpec& spec, size_t tokens, size_t logits_rows, int threads,
@@ -43,7 +43,7 @@ struct Transformer::Scratch {
     const bool matrices = ffn == FfnPath::kMatrices;
     const size_t d = spec.d_model, ff = spec.ff;
     const size_t widest = std::max<size_t>({d, spec.q_dim(), matrices ? ff : 0});
-    s.q8_stride = RoundUp<size_t>(ActivationRowBytes(ActivationFormat::kQ8, widest), 64);
+    s.quantised_stride = RoundUp<size_t>(ActivationRowBytes(ActivationFormat::kQ16, widest), 64);
     s.attend_stride = RoundUp<size_t>(AttendScratchFloats(page, spec.heads / spec.kv_heads), 16);
     s.x = carver.Take<float>(tokens * d);
     s.h = carver.Take<float>(tokens * d);
@@ -57,7 +57,7 @@ struct Transformer::Scratch {
     s.ffn = carver.Take<float>(tokens * d);
     s.rope = carver.Take<float>(tokens * RopePairs(spec) * 4);
     s.attend = carver.Take<float>(threads * s.attend_stride);
-    s.q8 = carver.Take<std::byte>(tokens * s.q8_stride);
+    s.quantised = carver.Take<std::byte>(tokens * s.quantised_stride);
     s.logits = carver.Take<float>(logits_rows * spec.vocab);
     return carver.used();
   }
@@ -298,11 +298,11 @@ ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
   }
   if (!input.q8_ready) {
     team_.ParallelFor(input.tokens, [&](size_t t) {
-      PrepareActivations(format, input.x + t * input.cols, input.cols, s_->q8 + t * s_->q8_stride);
+      PrepareActivations(format, input.x + t * input.cols, input.cols, s_->quantised + t * s_->quantised_stride);
     });
     input.q8_ready = true;
   }
-  return {format, s_->q8, input.tokens, s_->q8_stride};
+  return {format, s_->quantised, input.tokens, s_->quantised_stride};
 }
 
 // Calls body(rows, index of their first row) for the matrix as it comes: what is in memory at once, the rest slice by slice.

@@ -6,15 +6,15 @@
 namespace elasticmem {
 namespace {
 
-using testing::GenerateGreedy;
 using testing::Generated;
+using testing::GenerateGreedy;
 using testing::OpenEngine;
 using testing::OpenModel;
 using testing::RoomyOptions;
 using testing::SourcePath;
 
-constexpr size_t kTokens = 200;
-constexpr size_t kContext = 256;
+constexpr size_t kTokens = 256;
+constexpr size_t kContext = 272;
 
 class SameBits : public ::testing::Test {
  protected:
@@ -143,7 +143,8 @@ TEST_F(SameBits, BudgetBelowTheSmallestIsRefusedWithBothNumbers) {
   options.budget_bytes = smallest - 1;
   const auto engine = Engine::Open(*model_, options);
   ASSERT_FALSE(engine.ok());
-  EXPECT_NE(Message(engine.status()).find(std::to_string(smallest)), std::string_view::npos) << Message(engine.status());
+  EXPECT_NE(Message(engine.status()).find(std::to_string(smallest)), std::string_view::npos)
+      << Message(engine.status());
   EXPECT_NE(Message(engine.status()).find(std::to_string(smallest - 1)), std::string_view::npos);
 }
 

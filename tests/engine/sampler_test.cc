@@ -1,9 +1,9 @@
 #include "runtime/engine/sampler.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <map>
-
-#include <gtest/gtest.h>
 
 namespace elasticmem {
 namespace {

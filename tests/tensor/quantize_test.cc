@@ -117,52 +117,58 @@ TEST(QuantizeRow, NaNAndInfinityComeBackAsNaN) {
   }
 }
 
-std::vector<Q8Group> Prepare(const std::vector<float>& x) {
-  std::vector<Q8Group> groups(ActivationRowBytes(ActivationFormat::kQ8, x.size()) / sizeof(Q8Group));
-  std::memset(static_cast<void*>(groups.data()), 0x55, groups.size() * sizeof(Q8Group));
-  PrepareActivations(ActivationFormat::kQ8, x.data(), x.size(), reinterpret_cast<std::byte*>(groups.data()));
+std::vector<Q16Group> Prepare(const std::vector<float>& x) {
+  std::vector<Q16Group> groups(ActivationRowBytes(ActivationFormat::kQ16, x.size()) / sizeof(Q16Group));
+  std::memset(static_cast<void*>(groups.data()), 0x55, groups.size() * sizeof(Q16Group));
+  PrepareActivations(ActivationFormat::kQ16, x.data(), x.size(), reinterpret_cast<std::byte*>(groups.data()));
   return groups;
 }
 
-TEST(PrepareActivations, Q8StaysWithinHalfAStepAndSums) {
+int Quantised(const Q16Group& group, size_t block, size_t i) {
+  return kQ16Step * group.high[block][i] + group.low[block][i];
+}
+
+TEST(PrepareActivations, Q16StaysWithinHalfAStepAndSums) {
   const std::vector<float> x = RandomFloats(32 * 19, 3);
-  const std::vector<Q8Group> groups = Prepare(x);
+  const std::vector<Q16Group> groups = Prepare(x);
   ASSERT_EQ(groups.size(), 3u);
   for (size_t b = 0; b < 24; ++b) {
-    const Q8Group& group = groups[b / 8];
+    const Q16Group& group = groups[b / 8];
     const size_t j = b % 8;
     int sums[2] = {0, 0};
     for (size_t i = 0; i < 32; ++i) {
-      sums[i / 16] += group.q[j][i];
+      const int q = Quantised(group, j, i);
+      sums[i / 16] += q;
       const float value = b < 19 ? x[b * 32 + i] : 0.f;
-      EXPECT_LE(std::fabs(group.scale[j] * static_cast<float>(group.q[j][i]) - value), group.scale[j] * 0.5001f);
-      EXPECT_GE(group.q[j][i], -127);
+      EXPECT_LE(std::fabs(group.scale[j] * static_cast<float>(q) - value), group.scale[j] * 0.505f);
+      EXPECT_GE(group.high[j][i], -127);
+      EXPECT_GE(group.low[j][i], -127);
     }
-    EXPECT_EQ(group.sums[j][0], sums[0]);
-    EXPECT_EQ(group.sums[j][1], sums[1]);
+    EXPECT_EQ(group.sums[0][j], sums[0]);
+    EXPECT_EQ(group.sums[1][j], sums[1]);
   }
 }
 
-TEST(PrepareActivations, Q8NeverHidesNaNOrInfinity) {
+TEST(PrepareActivations, Q16NeverHidesNaNOrInfinity) {
   for (const float bad : {kNaN, -kNaN, kInfinity, -kInfinity}) {
     for (size_t at = 0; at < 64; ++at) {
       std::vector<float> x(96, 1.f);
       x[at] = bad;
-      const std::vector<Q8Group> groups = Prepare(x);
+      const std::vector<Q16Group> groups = Prepare(x);
       EXPECT_TRUE(std::isnan(groups[0].scale[at / 32]));
       EXPECT_FALSE(std::isnan(groups[0].scale[2]));
     }
   }
 }
 
-TEST(PrepareActivations, Q8HandlesZeroTinyAndHugeBlocks) {
-  for (const float magnitude : {0.f, 1e-44f, 1e-37f, 1e-30f, 1e30f, 3.4e38f}) {
+TEST(PrepareActivations, Q16HandlesZeroTinyAndHugeBlocks) {
+  for (const float magnitude : {0.f, 1e-44f, 1e-37f, 1e-34f, 1e-32f, 1e-30f, 1e30f, 3.4e38f}) {
     std::vector<float> x(32, magnitude);
     x[7] = -magnitude;
-    const std::vector<Q8Group> groups = Prepare(x);
+    const std::vector<Q16Group> groups = Prepare(x);
     for (size_t i = 0; i < 32; ++i) {
-      const float value = groups[0].scale[0] * static_cast<float>(groups[0].q[0][i]);
-      EXPECT_NEAR(value, x[i], std::max(magnitude * 0.005f, 1e-36f));
+      const float value = groups[0].scale[0] * static_cast<float>(Quantised(groups[0], 0, i));
+      EXPECT_NEAR(value, x[i], std::max(magnitude * 2e-5f, 1e-33f));
     }
   }
 }
