@@ -247,11 +247,12 @@ Status Engine::FillNeurons(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// Before KV blocks go back to the pool, neurons in their tails must leave.
+// Before KV blocks go back to the pool, neurons in their tails must leave. Shared blocks stay.
 void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
   for (uint32_t l = 0; residency_ && l < kv_->layers(); ++l) {
     for (uint32_t p = first_page; p < kv_->pages(sequence); ++p) {
-      residency_->TakeBackKvTail(Index(kv_->block(sequence, l, p)));
+      const BlockId block = kv_->block(sequence, l, p);
+      if (pool_->leases(block) == 1) residency_->TakeBackKvTail(Index(block));
     }
   }
 }
@@ -268,43 +269,71 @@ void Engine::Truncate(SequenceId sequence, uint32_t tokens) {
   if (residency_) residency_->Grow();
 }
 
-// Takes the KV pages that `tokens` more tokens need; the coldest neurons make way.
-Status Engine::MakeRoom(SequenceId sequence, uint32_t tokens) {
-  const uint32_t pages_before = kv_->pages(sequence);
-  const uint32_t blocks = kv_->BlocksFor(sequence, tokens);
-  if (residency_) residency_->MakeFree(blocks);
-  if (!kv_->TryAppend(sequence, tokens)) {
-    if (residency_) residency_->Grow();
-    return Exhausted("the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory",
-                     kv_->tokens(sequence), tokens, blocks, FormatBytes(pool_->block_bytes()), pool_->free());
+// Takes the KV pages that the slices need; the coldest neurons make way.
+Status Engine::MakeRoom(std::span<const StepSlice> slices) {
+  uint32_t blocks = 0;
+  for (const StepSlice& slice : slices) {
+    blocks += kv_->BlocksFor(slice.sequence, static_cast<uint32_t>(slice.ids.size()));
   }
-  if (!residency_) return absl::OkStatus();
-  for (uint32_t l = 0; l < kv_->layers(); ++l) {
-    for (uint32_t p = pages_before; p < kv_->pages(sequence); ++p) {
-      residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
+  if (residency_) residency_->MakeFree(blocks);
+  const size_t token_bytes = plan_.geometry.page_bytes / kv_->page_tokens();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const SequenceId sequence = slices[i].sequence;
+    const uint32_t pages_before = kv_->pages(sequence);
+    const auto copies = kv_->TryAppend(sequence, static_cast<uint32_t>(slices[i].ids.size()));
+    if (!copies) {
+      const Status status = Exhausted(
+          "the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory",
+          kv_->tokens(sequence), slices[i].ids.size(), blocks, FormatBytes(pool_->block_bytes()), pool_->free());
+      for (size_t j = 0; j < i; ++j) {
+        Truncate(slices[j].sequence, kv_->tokens(slices[j].sequence) - static_cast<uint32_t>(slices[j].ids.size()));
+      }
+      if (residency_) residency_->Grow();
+      return status;
+    }
+    for (const PageCopy& copy : *copies) std::memcpy(copy.to, copy.from, copy.tokens * token_bytes);
+    const uint32_t first_new = pages_before - (copies->empty() ? 0 : 1);
+    for (uint32_t l = 0; residency_ && l < kv_->layers(); ++l) {
+      for (uint32_t p = first_new; p < kv_->pages(sequence); ++p) {
+        residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
+      }
     }
   }
   return absl::OkStatus();
 }
 
-StatusOr<std::span<const float>> Engine::Step(SequenceId sequence, std::span<const TokenId> ids,
-                                              std::span<const uint32_t> logits_rows) {
+StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slices,
+                                                 std::span<const uint32_t> logits_rows) {
   const auto start = std::chrono::steady_clock::now();
-  const uint32_t position = kv_->tokens(sequence);
-  EM_RETURN_IF_ERROR(MakeRoom(sequence, static_cast<uint32_t>(ids.size())));
+  EM_RETURN_IF_ERROR(MakeRoom(slices));
   rows_.clear();
-  for (size_t i = 0; i < ids.size(); ++i) rows_.push_back({sequence, position + static_cast<uint32_t>(i), ids[i]});
+  for (const StepSlice& slice : slices) {
+    uint32_t position = kv_->tokens(slice.sequence) - static_cast<uint32_t>(slice.ids.size());
+    for (const TokenId id : slice.ids) rows_.push_back({slice.sequence, position++, id});
+  }
   StatusOr<std::span<const float>> logits = transformer_->Step(rows_, logits_rows);
   const Status status = logits.ok() ? CheckLogits(*logits) : logits.status();
   if (!status.ok()) {
-    Truncate(sequence, position);
+    for (const StepSlice& slice : slices) {
+      Truncate(slice.sequence, kv_->tokens(slice.sequence) - static_cast<uint32_t>(slice.ids.size()));
+    }
     return status;
   }
-  if (residency_) residency_->heat().Advance(static_cast<uint32_t>(ids.size()));
+  if (residency_) residency_->heat().Advance(static_cast<uint32_t>(rows_.size()));
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  tokens_ += ids.size();
+  tokens_ += rows_.size();
   ++steps_;
   return logits;
+}
+
+StatusOr<std::span<const float>> Engine::Step(std::span<const StepSlice> slices) {
+  logits_rows_.clear();
+  uint32_t row = 0;
+  for (const StepSlice& slice : slices) {
+    row += static_cast<uint32_t>(slice.ids.size());
+    if (slice.logits) logits_rows_.push_back(row - 1);
+  }
+  return Forward(slices, logits_rows_);
 }
 
 Status Engine::CheckLogits(std::span<const float> logits) const {
@@ -315,20 +344,25 @@ Status Engine::CheckLogits(std::span<const float> logits) const {
   return Corrupt("the model gives NaN or infinite logits although all its weights are finite");
 }
 
-// Whether all of `ids` can be appended, before the first of them is.
-Status Engine::CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const {
+Status Engine::CheckTokens(std::span<const TokenId> ids) const {
   for (const TokenId id : ids) {
     if (id < 0 || static_cast<uint32_t>(id) >= model_.spec().vocab) {
       return InvalidInput("token id {} is out of range; the model has {} tokens", id, model_.spec().vocab);
     }
   }
+  return absl::OkStatus();
+}
+
+// Whether all of `ids` can be appended, before the first of them is.
+Status Engine::CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const {
+  EM_RETURN_IF_ERROR(CheckTokens(ids));
   const uint32_t before = kv_->tokens(sequence);
   if (before + uint64_t{ids.size()} > context_) {
     return InvalidInput("the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
                         before, ids.size(), context_);
   }
   const uint64_t blocks = kv_->BlocksFor(sequence, static_cast<uint32_t>(ids.size()));
-  const uint64_t obtainable = uint64_t{pool_->free()} + pool_->blocks(BlockOwner::kNeuron);
+  const uint64_t obtainable = obtainable_blocks();
   if (blocks > obtainable) {
     return Exhausted("the KV cache has {} tokens; {} more want {} blocks of {}, and {} can be had; raise --memory", before,
                      ids.size(), blocks, FormatBytes(pool_->block_bytes()), obtainable);
@@ -345,11 +379,12 @@ StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<c
   EM_RETURN_IF_ERROR(CheckAppend(sequence, ids));
   while (ids.size() > plan_.prefill_chunk) {
     EM_RETURN_IF_ERROR(CheckCancelled());
-    EM_RETURN_IF_ERROR(Step(sequence, ids.first(plan_.prefill_chunk), {}).status());
+    const StepSlice slice{sequence, ids.first(plan_.prefill_chunk)};
+    EM_RETURN_IF_ERROR(Step({&slice, 1}).status());
     ids = ids.subspan(plan_.prefill_chunk);
   }
-  const uint32_t last = static_cast<uint32_t>(ids.size() - 1);
-  return Step(sequence, ids, {&last, 1});
+  const StepSlice slice{sequence, ids, true};
+  return Step({&slice, 1});
 }
 
 Status Engine::AppendEach(SequenceId sequence, std::span<const TokenId> ids,
@@ -362,7 +397,8 @@ Status Engine::AppendEach(SequenceId sequence, std::span<const TokenId> ids,
     EM_RETURN_IF_ERROR(CheckCancelled());
     const size_t n = std::min(ids.size(), rows.size());
     const uint32_t position = kv_->tokens(sequence);
-    EM_ASSIGN_OR_RETURN(const std::span<const float> logits, Step(sequence, ids.first(n), {rows.data(), n}));
+    const StepSlice slice{sequence, ids.first(n)};
+    EM_ASSIGN_OR_RETURN(const std::span<const float> logits, Forward({&slice, 1}, {rows.data(), n}));
     for (size_t i = 0; i < n; ++i) each(position + static_cast<uint32_t>(i), logits.subspan(i * vocab, vocab));
     ids = ids.subspan(n);
   }

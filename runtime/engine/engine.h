@@ -47,6 +47,13 @@ struct EngineOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
+// Tokens that one step appends to one sequence.
+struct StepSlice {
+  SequenceId sequence;
+  std::span<const TokenId> ids;  // not empty, valid ids, within the context
+  bool logits = false;           // of the last one
+};
+
 struct EngineStatistics {
   uint64_t steps = 0;
   uint64_t tokens = 0;
@@ -78,6 +85,20 @@ class Engine {
   Status AppendEach(SequenceId sequence, std::span<const TokenId> ids,
                     const std::function<void(uint32_t position, std::span<const float> logits)>& each);
 
+  // One step over many sequences, each at most once; max_step_tokens() tokens in all. Logits [slices that want them, vocab],
+  // in the order of the slices, valid until the next call. On an error no sequence has changed: Exhausted where the KV does
+  // not fit (see BlocksFor and obtainable_blocks), reads, weights that give NaN.
+  StatusOr<std::span<const float>> Step(std::span<const StepSlice> slices);
+  uint32_t max_step_tokens() const { return plan_.prefill_chunk; }
+  uint32_t max_step_logits() const { return transformer_->max_logits_rows(); }
+  // Blocks that `tokens` more tokens of a sequence take; blocks that KV can have, at the price of neurons.
+  uint32_t BlocksFor(SequenceId sequence, uint32_t tokens) const { return kv_->BlocksFor(sequence, tokens); }
+  uint32_t BlocksOfSequence(uint32_t tokens) const { return kv_->layers() * CeilDiv(tokens, kv_->page_tokens()); }
+  uint32_t most_kv_blocks() const { return pool_->capacity(); }
+  // Are all ids tokens of the model?
+  Status CheckTokens(std::span<const TokenId> ids) const;
+  uint32_t obtainable_blocks() const { return pool_->free() + pool_->blocks(BlockOwner::kNeuron); }
+
   const Model& model() const { return model_; }
   const MemoryPlan& plan() const { return plan_; }
   const Budget& budget() const { return *budget_; }
@@ -100,9 +121,8 @@ class Engine {
   Status MakePool(const EngineOptions& options);
   Status FillNeurons(const EngineOptions& options);
   void TakeBackTails(SequenceId sequence, uint32_t first_page);
-  Status MakeRoom(SequenceId sequence, uint32_t tokens);
-  StatusOr<std::span<const float>> Step(SequenceId sequence, std::span<const TokenId> ids,
-                                        std::span<const uint32_t> logits_rows);
+  Status MakeRoom(std::span<const StepSlice> slices);
+  StatusOr<std::span<const float>> Forward(std::span<const StepSlice> slices, std::span<const uint32_t> logits_rows);
   Status CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const;
   Status CheckCancelled() const;
   Status CheckLogits(std::span<const float> logits) const;
@@ -128,6 +148,7 @@ class Engine {
   std::unique_ptr<SparseFfn> sparse_ffn_;
   std::unique_ptr<Transformer> transformer_;
   std::vector<StepRow> rows_;
+  std::vector<uint32_t> logits_rows_;
   ReadStatistics reads_at_start_;
   uint64_t steps_ = 0;
   uint64_t tokens_ = 0;

@@ -101,7 +101,8 @@ class Planner {
         chunk /= 2;
       }
     }
-    plan_.prefill_chunk = std::max<uint32_t>(1, std::min(chunk, std::max<uint32_t>(1, request_.context)));
+    // Every sequence may have a token in a step.
+    plan_.prefill_chunk = std::max(request_.sequences, std::min(chunk, std::max<uint32_t>(1, request_.context)));
   }
 
   void SizeRings(const Sizing& sizing) {
@@ -205,7 +206,12 @@ class Planner {
     if (plan_.ffn != FfnPath::kRecords) return 0;
     return 8 * uint64_t{spec_.layers} * spec_.ff + 3 * 4096 + request_.store_table_bytes;
   }
-  uint64_t KvTables() const { return 32 * KvBlocks(std::max(request_.kv_tokens, request_.context)) + 8192; }
+  // A page's entry in the table of its sequence; tables double as they grow.
+  uint64_t KvTables() const {
+    constexpr uint64_t kPageBytes = 2 * 24, kFirstPages = 8;
+    const uint64_t most = KvBlocks(std::max(request_.kv_tokens, request_.context));
+    return kPageBytes * most + kPageBytes * kFirstPages * spec_.layers * request_.sequences + 8192;
+  }
 
   // All but dense matrices and the pool.
   uint64_t Fixed() const {

@@ -1,0 +1,239 @@
+#include "runtime/engine/batcher.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace elasticmem {
+
+std::string_view Name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEndOfText:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "?";
+}
+
+Batcher::Batcher(Engine* engine, const BatcherOptions& options) : engine_(engine), options_(options) {
+  EM_CHECK(options.max_batch >= 1 && options.max_batch <= engine->max_step_logits() &&
+           options.max_batch <= engine->max_step_tokens());
+}
+
+Batcher::~Batcher() {
+  for (auto& [id, c] : conversations_) engine_->EndSequence(c.sequence);
+}
+
+const Batcher::Conversation& Batcher::Get(ConversationId id) const {
+  const auto found = conversations_.find(id);
+  EM_CHECK(found != conversations_.end());
+  return found->second;
+}
+
+ConversationId Batcher::Open() {
+  const ConversationId id(next_id_++);
+  conversations_[id].sequence = engine_->NewSequence();
+  return id;
+}
+
+void Batcher::Close(ConversationId id) {
+  const auto found = conversations_.find(id);
+  EM_CHECK(found != conversations_.end());
+  active_ -= found->second.active;
+  running_ -= found->second.running;
+  engine_->EndSequence(found->second.sequence);
+  conversations_.erase(found);
+}
+
+Status Batcher::Submit(ConversationId id, Request request) {
+  Conversation& c = const_cast<Conversation&>(Get(id));
+  if (c.active) return InvalidInput("conversation {} is still answering; cancel that first", id.value());
+  if (request.prompt.empty()) return InvalidInput("the prompt is empty");
+  EM_RETURN_IF_ERROR(request.sampling.Check());
+  EM_RETURN_IF_ERROR(engine_->CheckTokens(request.prompt));
+  const uint64_t total = c.tokens.size() + request.prompt.size() + request.max_tokens;
+  if (total > engine_->context()) {
+    return InvalidInput("{} tokens so far, {} of the prompt and {} to generate do not fit a context of {}",
+                        c.tokens.size(), request.prompt.size(), request.max_tokens, engine_->context());
+  }
+  const uint64_t blocks = engine_->BlocksOfSequence(static_cast<uint32_t>(total));
+  if (blocks > engine_->most_kv_blocks()) {
+    return Exhausted(
+        "{} tokens need {} blocks of KV, and the budget can hold {} with no neuron left; shorten the request "
+        "or raise --memory",
+        total, blocks, engine_->most_kv_blocks());
+  }
+  c.tokens.insert(c.tokens.end(), request.prompt.begin(), request.prompt.end());
+  c.request = std::move(request);
+  c.sampler.emplace(c.request.sampling);
+  c.generated = 0;
+  c.arrival = next_arrival_++;
+  c.active = true;
+  ++active_;
+  return absl::OkStatus();
+}
+
+void Batcher::Cancel(ConversationId id) {
+  Conversation& c = const_cast<Conversation&>(Get(id));
+  c.cancelled = c.active;
+}
+
+void Batcher::Finish(ConversationId id, Conversation& c, FinishReason reason, std::vector<BatchEvent>& events) {
+  active_ -= c.active;
+  running_ -= c.running;
+  c.active = c.running = c.cancelled = false;
+  if (!events.empty() && events.back().conversation == id) {
+    events.back().finish = reason;
+  } else {
+    events.push_back({id, std::nullopt, reason});
+  }
+}
+
+void Batcher::TakeOutCancelled(std::vector<BatchEvent>& events) {
+  for (auto& [id, c] : conversations_) {
+    if (!c.cancelled) continue;
+    // What was not read yet is not part of the conversation any more.
+    c.tokens.resize(std::max<size_t>(engine_->tokens(c.sequence), std::min<size_t>(c.known, c.tokens.size())));
+    Finish(id, c, FinishReason::kCancelled, events);
+  }
+}
+
+// Those with a request, who goes first: by priority, then by arrival.
+std::vector<Batcher::Entry*> Batcher::ByPriority() {
+  std::vector<Entry*> order;
+  for (Entry& entry : conversations_) {
+    if (entry.second.active) order.push_back(&entry);
+  }
+  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+    if (a->second.request.priority != b->second.request.priority) {
+      return a->second.request.priority > b->second.request.priority;
+    }
+    return a->second.arrival < b->second.arrival;
+  });
+  return order;
+}
+
+// The first max_batch in order run, as far as their KV fits together. One that does not run yet is let in only with
+// room to grow, so that it does not have to leave again at once.
+void Batcher::Admit(const std::vector<Entry*>& order) {
+  constexpr uint32_t kRoomToGrow = 64;
+  uint64_t blocks = 0;
+  bool full = false;
+  running_ = 0;
+  for (Entry* entry : order) {
+    Conversation& c = entry->second;
+    const uint32_t growth = c.running ? 0 : std::min(c.request.max_tokens - c.generated, kRoomToGrow);
+    const uint64_t own = engine_->BlocksOfSequence(static_cast<uint32_t>(c.tokens.size()) + growth);
+    full |= running_ == options_.max_batch || (running_ > 0 && blocks + own > engine_->most_kv_blocks());
+    c.running = !full;
+    running_ += c.running;
+    blocks += c.running ? own : 0;
+  }
+}
+
+// One token of each that decodes, then chunks of prompts, in order.
+void Batcher::PlanSlices(const std::vector<Entry*>& order) {
+  planned_.clear();
+  uint32_t room = engine_->max_step_tokens();
+  for (Entry* entry : order) {
+    if (!entry->second.running || Pending(entry->second) != 1) continue;
+    planned_.push_back({entry, 1});
+    --room;
+  }
+  if (!planned_.empty()) room = std::min(room, options_.prefill_tokens_beside_decode);
+  for (Entry* entry : order) {
+    const uint32_t pending = entry->second.running ? Pending(entry->second) : 0;
+    if (pending <= 1 || room == 0) continue;
+    planned_.push_back({entry, std::min(pending, room)});
+    room -= planned_.back().tokens;
+  }
+}
+
+void Batcher::DropKv(Conversation& c) {
+  c.known = std::max(c.known, engine_->tokens(c.sequence));
+  engine_->EndSequence(c.sequence);
+  c.sequence = engine_->NewSequence();
+}
+
+// Takes KV from conversations that don't run until the planned slices fit: first from those without a request, the
+// longest unused first. The engine refuses the step where that is not enough.
+void Batcher::MakeRoom() {
+  uint64_t blocks = 0;
+  for (const Planned& p : planned_) blocks += engine_->BlocksFor(p.entry->second.sequence, p.tokens);
+  while (blocks > engine_->obtainable_blocks()) {
+    Conversation* victim = nullptr;
+    for (auto& [id, c] : conversations_) {
+      if (c.running || engine_->tokens(c.sequence) == 0) continue;
+      if (!victim || std::pair(c.active, c.last_used) < std::pair(victim->active, victim->last_used)) victim = &c;
+    }
+    if (!victim) return;
+    ++(victim->active ? statistics_.preemptions : statistics_.idle_drops);
+    DropKv(*victim);
+  }
+}
+
+void Batcher::TakeLogits(std::span<const float> logits, std::vector<BatchEvent>& events) {
+  const size_t vocab = engine_->model().spec().vocab;
+  size_t row = 0;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const StepSlice& slice = slices_[i];
+    Entry& entry = *planned_[i].entry;
+    Conversation& c = entry.second;
+    c.last_used = statistics_.steps;
+    const uint32_t before = engine_->tokens(c.sequence) - static_cast<uint32_t>(slice.ids.size());
+    statistics_.recomputed_tokens += std::min<uint32_t>(slice.ids.size(), c.known > before ? c.known - before : 0);
+    c.known = std::max(c.known, engine_->tokens(c.sequence));
+    if (slice.ids.size() > 1 || c.generated == 0) statistics_.prompt_tokens += slice.ids.size();
+    if (!slice.logits) continue;
+    const std::span<const float> own = logits.subspan(row++ * vocab, vocab);
+    if (options_.on_logits) options_.on_logits(entry.first, own);
+    const TokenId id = c.sampler->Sample(own, c.tokens);
+    const bool end = !c.request.ignore_eos && engine_->model().tokenizer().IsEndOfGeneration(id);
+    if (end) {
+      Finish(entry.first, c, FinishReason::kEndOfText, events);
+      continue;
+    }
+    c.tokens.push_back(id);
+    ++c.generated;
+    ++statistics_.generated_tokens;
+    events.push_back({entry.first, id, std::nullopt});
+    if (c.generated >= c.request.max_tokens) Finish(entry.first, c, FinishReason::kLength, events);
+  }
+}
+
+StatusOr<std::vector<BatchEvent>> Batcher::Step() {
+  std::vector<BatchEvent> events;
+  TakeOutCancelled(events);
+  const std::vector<Entry*> order = ByPriority();
+  if (order.empty()) return events;
+  Admit(order);
+  PlanSlices(order);
+  MakeRoom();
+  slices_.clear();
+  for (const Planned& p : planned_) {
+    const Conversation& c = p.entry->second;
+    const uint32_t at = engine_->tokens(c.sequence);
+    slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), at + p.tokens == c.tokens.size()});
+  }
+  EM_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_->Step(slices_));
+  ++statistics_.steps;
+  TakeLogits(logits, events);
+  return events;
+}
+
+void Batcher::CheckInvariants() const {
+  uint32_t active = 0, running = 0;
+  for (const auto& [id, c] : conversations_) {
+    active += c.active;
+    running += c.running;
+    EM_CHECK(c.active || !c.running);
+    EM_CHECK(engine_->tokens(c.sequence) <= c.tokens.size());
+  }
+  EM_CHECK(active == active_ && running == running_);
+  engine_->CheckInvariants();
+}
+
+}  // namespace elasticmem
