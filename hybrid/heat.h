@@ -1,7 +1,8 @@
-// How often each neuron has been active lately: a count that fades by a fixed factor every token.
+// What each neuron is worth keeping for: how often, or how lately, it has been active.
 //
-// Nothing is decayed; instead each token's increment is larger than the last by 1/decay, and all is rescaled long before
-// floats overflow. So a token costs one addition per active neuron.
+// Counts fade by a fixed factor every token. Nothing is decayed for that; instead each token's increment is larger than
+// the last by 1/decay, and all is rescaled long before floats overflow. So a token costs one addition per active
+// neuron, and a value never falls between two rescalings.
 #pragma once
 
 #include <cstdint>
@@ -19,33 +20,54 @@ class Heat {
   // Weight of a token ago; half is forgotten after about 140 tokens.
   static constexpr double kDecay = 0.995;
 
-  static StatusOr<Heat> Create(Budget& budget, uint32_t layers, uint32_t neurons_per_layer) {
+  enum class Kind : uint8_t {
+    kFrequency,  // a count that fades
+    kLastUse,    // the time of the last use
+    kGiven,      // what Assign said, whatever happens
+  };
+
+  static StatusOr<Heat> Create(Budget& budget, uint32_t layers, uint32_t neurons_per_layer, Kind kind) {
     EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(budget, MemoryCategory::kTables,
                                                                       uint64_t{layers} * neurons_per_layer * 4));
-    return Heat(std::move(memory), neurons_per_layer);
+    return Heat(std::move(memory), neurons_per_layer, kind);
   }
 
   // One token used these neurons of `layer`.
   void Touch(uint32_t layer, std::span<const uint32_t> active) {
     float* heat = values_.data() + size_t{layer} * neurons_;
-    for (uint32_t neuron : active) heat[neuron] += increment_;
+    switch (kind_) {
+      case Kind::kFrequency:
+        for (uint32_t neuron : active) heat[neuron] += increment_;
+        break;
+      case Kind::kLastUse:
+        for (uint32_t neuron : active) heat[neuron] = clock_;
+        break;
+      case Kind::kGiven:
+        break;
+    }
   }
-  // `tokens` tokens have passed.
-  void Advance(uint32_t tokens);
+  // `tokens` tokens have passed. Where all values were rescaled: the factor; else 1.
+  float Advance(uint32_t tokens);
+  // Replaces all values: [layers, neurons].
+  void Assign(std::span<const float> values);
 
   // Comparable between neurons at one moment; not between moments.
   float value(NeuronId id) const { return values_[size_t{id.layer} * neurons_ + id.neuron]; }
-  // What being active once, now, is worth.
-  float increment() const { return increment_; }
+  std::span<const float> values() const { return values_; }
+  Kind kind() const { return kind_; }
+  // What a newcomer must be hotter by, or two neurons of like heat would take turns. By last use there is no likeness.
+  float hysteresis() const { return kind_ == Kind::kFrequency ? 1.25f : 1.0f; }
 
  private:
-  Heat(AlignedBuffer memory, uint32_t neurons)
-      : memory_(std::move(memory)), values_(memory_.As<float>()), neurons_(neurons) {}
+  Heat(AlignedBuffer memory, uint32_t neurons, Kind kind)
+      : memory_(std::move(memory)), values_(memory_.As<float>()), neurons_(neurons), kind_(kind) {}
 
   AlignedBuffer memory_;
   std::span<float> values_;  // [layers, neurons]
   uint32_t neurons_;
+  Kind kind_;
   float increment_ = 1;
+  float clock_ = 1;  // steps; exact up to 2^24 of them, then rescaled
 };
 
 }  // namespace elasticmem

@@ -4,34 +4,64 @@
 
 namespace elasticmem {
 
-ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, std::vector<uint32_t> neuron_blocks,
-                      uint32_t count, uint32_t free_slots) {
+std::string_view Name(Policy policy) {
+  switch (policy) {
+    case Policy::kElastic:
+      return "elastic";
+    case Policy::kStatic:
+      return "static";
+    case Policy::kLru:
+      return "lru";
+    case Policy::kOracle:
+      return "oracle";
+  }
+  return "?";
+}
+
+ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks,
+                      uint32_t count) {
+  constexpr uint32_t kLooksPerBlock = 32;
   const SlotGrid& grid = table.grid(tier);
-  std::vector<std::pair<float, uint32_t>> worth;  // (sum of heat, block)
-  worth.reserve(neuron_blocks.size());
-  for (const uint32_t block : neuron_blocks) {
+  const auto worth = [&](uint32_t block) {
     float sum = 0;
     for (uint32_t i = 0; i < grid.records_per_block; ++i) {
       if (const auto neuron = table.neuron_at(tier, grid.slot(block, i))) sum += heat.value(*neuron);
     }
-    worth.emplace_back(sum, block);
-  }
-  count = std::min<uint32_t>(count, worth.size());
-  std::partial_sort(worth.begin(), worth.begin() + count, worth.end());
-
+    return sum;
+  };
   ShrinkPlan plan;
   std::vector<std::pair<float, NeuronId>> homeless;
-  for (uint32_t b = 0; b < count; ++b) {
-    plan.blocks.push_back(worth[b].second);
-    for (const NeuronId neuron : table.NeuronsIn(tier, worth[b].second)) {
-      homeless.emplace_back(heat.value(neuron), neuron);
-    }
+  while (plan.blocks.size() < count) {
+    const std::optional<uint32_t> block = neuron_blocks.Coldest(worth, kLooksPerBlock);
+    if (!block) break;
+    neuron_blocks.Remove(*block);
+    plan.blocks.push_back(*block);
+    for (const NeuronId neuron : table.NeuronsIn(tier, *block)) homeless.emplace_back(heat.value(neuron), neuron);
   }
   std::sort(homeless.begin(), homeless.end(), std::greater<>());
-  for (const auto& [value, neuron] : homeless) {
-    (plan.relocate.size() < free_slots ? plan.relocate : plan.drop).push_back(neuron);
-  }
+  for (const auto& [value, neuron] : homeless) plan.homeless.push_back(neuron);
   return plan;
+}
+
+void Missed::Rank(const Heat& heat) {
+  ranked_.insert(ranked_.end(), fresh_.begin(), fresh_.end());
+  fresh_.clear();
+  std::sort(ranked_.begin(), ranked_.end(), [&](NeuronId a, NeuronId b) {
+    const float heat_a = heat.value(a), heat_b = heat.value(b);
+    return heat_a != heat_b ? heat_a < heat_b : a < b;
+  });
+  ranked_.erase(std::unique(ranked_.begin(), ranked_.end()), ranked_.end());
+  if (ranked_.size() > kMost) ranked_.erase(ranked_.begin(), ranked_.end() - kMost);
+}
+
+std::optional<NeuronId> Missed::TakeHottest(const NeuronTable& table, const Heat& heat) {
+  if (ranked_.empty()) Rank(heat);
+  while (!ranked_.empty()) {
+    const NeuronId id = ranked_.back();
+    ranked_.pop_back();
+    if (table.Lookup(id).tier() == Tier::kStore) return id;
+  }
+  return std::nullopt;
 }
 
 }  // namespace elasticmem

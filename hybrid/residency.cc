@@ -3,86 +3,138 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <unordered_set>
 
 #include "base/stopwatch.h"
 
 namespace elasticmem {
 namespace {
 
-// Slots of neuron blocks looked at for one newcomer, in turn; of 8 the coldest is among the coldest eighth on average.
+// Neurons looked at for one newcomer, in turn; of 8 the coldest is among the coldest eighth on average.
 constexpr uint32_t kVictimWindow = 8;
+// Blocks without a neuron that the search steps over at most.
+constexpr uint32_t kMostSkips = 64;
+// Blocks that neurons give up ahead of need in one step, beyond what the next step takes.
+constexpr uint32_t kMostEarlyBlocks = 8;
+
+Heat::Kind HeatKind(Policy policy) {
+  switch (policy) {
+    case Policy::kElastic:
+      return Heat::Kind::kFrequency;
+    case Policy::kLru:
+      return Heat::Kind::kLastUse;
+    case Policy::kStatic:
+    case Policy::kOracle:
+      return Heat::Kind::kGiven;
+  }
+  return Heat::Kind::kFrequency;
+}
+
+uint64_t OwnTableBytes(uint64_t blocks) {
+  return blocks * sizeof(BlockLease) + ColdestBlocks::MemoryBytes(static_cast<uint32_t>(blocks)) +
+         Missed::MemoryBytes();
+}
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budget, BlockPool* pool, uint32_t layers,
-                                                                   uint32_t neurons_per_layer, uint64_t slot_bytes,
-                                                                   uint64_t page_bytes) {
+StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budget, BlockPool* pool,
+                                                                   const ResidencyOptions& options) {
   SlotGrid grid;
   grid.block_bytes = pool->block_bytes();
-  grid.slot_bytes = slot_bytes;
-  grid.records_per_block = static_cast<uint32_t>(pool->block_bytes() / slot_bytes);
+  grid.slot_bytes = options.slot_bytes;
+  grid.records_per_block = static_cast<uint32_t>(pool->block_bytes() / options.slot_bytes);
   grid.capacity_blocks = pool->capacity();
-  EM_ASSIGN_OR_RETURN(NeuronTable table, NeuronTable::Create(budget, layers, neurons_per_layer));
+  EM_ASSIGN_OR_RETURN(NeuronTable table, NeuronTable::Create(budget, options.layers, options.neurons_per_layer));
   EM_RETURN_IF_ERROR(table.AttachPool(budget, Tier::kDevice, grid));
   EM_ASSIGN_OR_RETURN(FragmentMap fragments, FragmentMap::Create(budget, Tier::kDevice, grid));
-  EM_ASSIGN_OR_RETURN(Heat heat, Heat::Create(budget, layers, neurons_per_layer));
+  EM_ASSIGN_OR_RETURN(Heat heat,
+                      Heat::Create(budget, options.layers, options.neurons_per_layer, HeatKind(options.policy)));
+  EM_ASSIGN_OR_RETURN(Reservation tables, budget.Reserve(MemoryCategory::kTables, OwnTableBytes(pool->capacity())));
   return std::unique_ptr<NeuronResidency>(
-      new NeuronResidency(pool, std::move(table), std::move(fragments), std::move(heat), page_bytes));
+      new NeuronResidency(pool, options, std::move(table), std::move(fragments), std::move(heat), std::move(tables)));
+}
+
+NeuronResidency::NeuronResidency(BlockPool* pool, const ResidencyOptions& options, NeuronTable table,
+                                 FragmentMap fragments, Heat heat, Reservation tables)
+    : pool_(pool),
+      options_(options),
+      tables_(std::move(tables)),
+      table_(std::move(table)),
+      fragments_(std::move(fragments)),
+      heat_(std::move(heat)),
+      leases_(pool->capacity()),
+      coldest_(pool->capacity()) {
+  if (fixed()) reserve_ = options.static_kv_blocks;
+}
+
+void NeuronResidency::AddBlock(BlockLease lease) {
+  const uint32_t block = Index(lease.id());
+  leases_[block] = std::move(lease);
+  coldest_.Add(block, 0);
+  fragments_.Offer(block, 0, pool_->block_bytes(), SlotSource::kNeuronBlock);
 }
 
 void NeuronResidency::Grow() {
-  // Blocks beyond what all neurons need would stay empty: KV may have them without asking.
-  const SlotGrid& grid = table_.grid(Tier::kDevice);
+  // Blocks beyond what all neurons need would stay empty: KV may have them without asking. What is KV's by a fixed
+  // share stays so while KV uses it.
+  const uint64_t records = table_.grid(Tier::kDevice).records_per_block;
   const uint64_t neurons = uint64_t{table_.layers()} * table_.neurons_per_layer();
-  while (pool_->free() > 0 && blocks_.size() * uint64_t{grid.records_per_block} < neurons) {
-    blocks_.push_back(*pool_->TryAcquire(BlockOwner::kNeuron));
-    fragments_.Offer(Index(blocks_.back().id()), 0, grid.block_bytes, SlotSource::kNeuronBlock);
-  }
+  const uint32_t kv = pool_->leased() - coldest_.size();
+  const uint32_t keep = fixed() ? (reserve_ > kv ? reserve_ - kv : 0) : reserve_;
+  while (pool_->free() > keep && coldest_.size() * records < neurons) AddBlock(*pool_->TryAcquire(BlockOwner::kNeuron));
 }
 
 void NeuronResidency::MakeFree(uint32_t blocks) {
-  if (pool_->free() >= blocks || blocks_.empty()) return;
-  const Stopwatch watch(nanos_);
-  std::vector<uint32_t> candidates;
-  candidates.reserve(blocks_.size());
-  for (const BlockLease& lease : blocks_) candidates.push_back(Index(lease.id()));
-  const uint32_t wanted = blocks - pool_->free();
-  // Free slots inside the blocks that go don't help, so only fragments count as certain.
-  const uint32_t free_slots = fragments_.lendable(SlotSource::kBlockTail);
-  Apply(PlanShrink(table_, Tier::kDevice, heat_, std::move(candidates), wanted, free_slots));
+  if (pool_->free() >= blocks || fixed()) return;
+  statistics_.late_blocks += std::min(blocks - pool_->free(), coldest_.size());
+  Shrink(blocks - pool_->free());
 }
 
-void NeuronResidency::Apply(const ShrinkPlan& plan) {
+void NeuronResidency::Prepare(uint32_t now, uint32_t soon) {
+  if (fixed()) return;
+  reserve_ = std::max(now, soon);
+  const uint32_t early = std::min(reserve_, std::max(now, pool_->free() + kMostEarlyBlocks));
+  if (pool_->free() < early) Shrink(early - pool_->free());
+  Grow();
+}
+
+// Neurons give up `blocks` blocks. Those that are hotter than others that stay take their places.
+void NeuronResidency::Shrink(uint32_t blocks) {
+  const Stopwatch watch(statistics_.nanos);
   const SlotGrid& grid = table_.grid(Tier::kDevice);
+  const ShrinkPlan plan = PlanShrink(table_, Tier::kDevice, heat_, coldest_, blocks);
   // Forget first, so that nothing can follow an entry to bytes that are about to be overwritten.
-  std::vector<std::pair<NeuronId, SlotId>> moves;
-  for (const NeuronId neuron : plan.relocate) {
-    moves.emplace_back(neuron, grid.slot_at(table_.Lookup(neuron).address()));
+  std::vector<SlotId> from;
+  for (const NeuronId neuron : plan.homeless) {
+    from.push_back(grid.slot_at(table_.Lookup(neuron).address()));
     table_.Clear(neuron);
   }
-  for (const NeuronId neuron : plan.drop) table_.Clear(neuron);
   for (const uint32_t block : plan.blocks) fragments_.TakeBack(block, 0, grid.block_bytes, table_);
-  for (const auto& [neuron, from] : moves) {
-    const std::optional<SlotId> to = fragments_.Lend();
-    if (!to) break;
-    std::memcpy(Address(*to), Address(from), grid.slot_bytes);
-    table_.Set(neuron, Tier::kDevice, *to);
+  size_t moved = 0;
+  for (bool room = true; room && moved < plan.homeless.size(); moved += room) {
+    std::byte* to = Admit(plan.homeless[moved], [](NeuronId) { return false; });
+    if (to) std::memcpy(to, Address(from[moved]), grid.slot_bytes);
+    room = to != nullptr;
   }
-  const std::unordered_set<uint32_t> leaving(plan.blocks.begin(), plan.blocks.end());
-  std::erase_if(blocks_, [&](const BlockLease& lease) { return leaving.contains(Index(lease.id())); });
+  for (size_t i = moved + 1; i < plan.homeless.size(); ++i) missed_.Add(plan.homeless[i], heat_);
+  for (const uint32_t block : plan.blocks) leases_[block].Release();
+  statistics_.evicted_blocks += plan.blocks.size();
+  statistics_.relocated += moved;
+  statistics_.dropped += plan.homeless.size() - moved;
 }
 
 void NeuronResidency::OfferKvTail(uint32_t block) {
-  fragments_.Offer(block, page_bytes_, pool_->block_bytes(), SlotSource::kBlockTail);
+  fragments_.Offer(block, options_.page_bytes, pool_->block_bytes(), SlotSource::kBlockTail);
 }
 
 void NeuronResidency::TakeBackKvTail(uint32_t block) {
   const uint64_t end = pool_->block_bytes();
-  for (const SlotId slot : fragments_.Loans(block, page_bytes_, end)) {
-    if (const auto neuron = table_.neuron_at(Tier::kDevice, slot)) table_.Clear(*neuron);
+  for (const SlotId slot : fragments_.Loans(block, options_.page_bytes, end)) {
+    const auto neuron = table_.neuron_at(Tier::kDevice, slot);
+    if (!neuron) continue;
+    table_.Clear(*neuron);
+    missed_.Add(*neuron, heat_);
   }
-  fragments_.TakeBack(block, page_bytes_, end, table_);
+  fragments_.TakeBack(block, options_.page_bytes, end, table_);
 }
 
 std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
@@ -92,21 +144,87 @@ std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
   return Address(*slot);
 }
 
-std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
-  if (std::byte* free = AdmitIfFree(id)) return free;
-  if (blocks_.empty()) return nullptr;
+// Looks at the next few neurons in memory, whatever their blocks are used for.
+std::optional<SlotId> NeuronResidency::FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
   const SlotGrid& grid = table_.grid(Tier::kDevice);
   std::array<SlotId, kVictimWindow> candidates;
-  for (SlotId& slot : candidates) {
-    const uint32_t block = Index(blocks_[clock_ / grid.records_per_block % blocks_.size()].id());
-    slot = grid.slot(block, clock_ % grid.records_per_block);
-    ++clock_;
+  uint32_t count = 0;
+  for (uint32_t skips = 0; count < kVictimWindow && skips < kMostSkips;) {
+    if (clock_position_ == 0 && table_.resident_in(Tier::kDevice, clock_block_) == 0) {
+      ++skips;
+      clock_block_ = (clock_block_ + 1) % grid.capacity_blocks;
+      continue;
+    }
+    const SlotId slot = grid.slot(clock_block_, clock_position_);
+    if (table_.neuron_at(Tier::kDevice, slot)) candidates[count++] = slot;
+    if (++clock_position_ == grid.records_per_block) {
+      clock_position_ = 0;
+      clock_block_ = (clock_block_ + 1) % grid.capacity_blocks;
+      ++skips;
+    }
   }
-  const std::optional<SlotId> victim = PickVictim(table_, Tier::kDevice, heat_, id, candidates, is_protected);
-  if (!victim) return nullptr;
-  table_.Clear(*table_.neuron_at(Tier::kDevice, *victim));
+  return PickVictim(table_, Tier::kDevice, heat_, id, std::span(candidates).first(count), is_protected);
+}
+
+std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
+  if (fixed()) return nullptr;
+  if (std::byte* free = AdmitIfFree(id)) {
+    ++statistics_.promoted;
+    return free;
+  }
+  const std::optional<SlotId> victim = FindVictim(id, is_protected);
+  if (!victim) {
+    missed_.Add(id, heat_);
+    return nullptr;
+  }
+  const NeuronId leaving = *table_.neuron_at(Tier::kDevice, *victim);
+  table_.Clear(leaving);
+  missed_.Add(leaving, heat_);
   table_.Set(id, Tier::kDevice, *victim);
+  ++statistics_.promoted;
+  ++statistics_.dropped;
   return Address(*victim);
+}
+
+std::optional<NeuronId> NeuronResidency::NextPromotion() {
+  if (free_slots() == 0 || fixed()) return std::nullopt;
+  return missed_.TakeHottest(table_, heat_);
+}
+
+std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
+  heat_.Assign(values);
+  const size_t neurons = values.size();
+  const uint32_t per_layer = table_.neurons_per_layer();
+  std::vector<uint32_t> order(neurons);
+  for (uint32_t i = 0; i < neurons; ++i) order[i] = i;
+  const size_t room = std::min<size_t>(slots(), neurons);
+  std::nth_element(order.begin(), order.begin() + static_cast<long>(room), order.end(),
+                   [&](uint32_t a, uint32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
+  const auto id = [&](uint32_t flat) { return NeuronId{flat / per_layer, flat % per_layer}; };
+  for (size_t i = room; i < neurons; ++i) {
+    const NeuronEntry entry = table_.Lookup(id(order[i]));
+    if (entry.tier() != Tier::kDevice) continue;
+    const SlotId slot = table_.grid(Tier::kDevice).slot_at(entry.address());
+    table_.Clear(id(order[i]));
+    fragments_.Return(slot, table_);
+  }
+  // Worths may have fallen: bounds start anew.
+  for (uint32_t block = 0; block < leases_.size(); ++block) {
+    if (!coldest_.contains(block)) continue;
+    coldest_.Remove(block);
+    coldest_.Add(block, 0);
+  }
+  std::vector<NeuronId> missing;
+  for (size_t i = 0; i < room; ++i) {
+    if (table_.Lookup(id(order[i])).tier() == Tier::kStore) missing.push_back(id(order[i]));
+  }
+  std::sort(missing.begin(), missing.end());
+  return missing;
+}
+
+void NeuronResidency::Advance(uint32_t tokens) {
+  const float scale = heat_.Advance(tokens);
+  if (scale != 1) coldest_.Scale(scale);
 }
 
 uint32_t NeuronResidency::fragment_slots() const {
@@ -120,7 +238,11 @@ uint32_t NeuronResidency::slots() const {
 void NeuronResidency::CheckInvariants() const {
   table_.CheckInvariants();
   fragments_.CheckInvariants(table_);
-  for (const BlockLease& lease : blocks_) EM_CHECK(pool_->owner(lease.id()) == BlockOwner::kNeuron);
+  coldest_.CheckInvariants();
+  for (uint32_t block = 0; block < leases_.size(); ++block) {
+    EM_CHECK(leases_[block].valid() == coldest_.contains(block));
+    if (leases_[block].valid()) EM_CHECK(pool_->owner(leases_[block].id()) == BlockOwner::kNeuron);
+  }
 }
 
 }  // namespace elasticmem

@@ -42,7 +42,8 @@ uint64_t SparseFfn::MinRingBytes(const RecordLayout& layout, uint32_t file_align
   // A wave is at least one group. In the worst case all of it is missing: records one by one, or, where they are short,
   // joined with the gaps between them. Twice that, so that the next wave is on its way.
   const uint64_t alone = RoundUp<uint64_t>(layout.tail_bytes, file_alignment) + 2 * uint64_t{file_alignment} + 64;
-  const uint64_t group = kNeuronGroup * std::min<uint64_t>(alone, layout.record_bytes + 64) + 4 * uint64_t{file_alignment};
+  const uint64_t group =
+      kNeuronGroup * std::min<uint64_t>(alone, layout.record_bytes + 64) + 4 * uint64_t{file_alignment};
   return RoundUp<uint64_t>(2 * group + (64 << 10), 4096);
 }
 
@@ -57,8 +58,14 @@ StatusOr<std::unique_ptr<SparseFfn>> SparseFfn::Create(Budget& budget, Team* tea
 
 SparseFfn::SparseFfn(Team* team, const NeuronStore* store, NeuronResidency* residency, ReadRing* ring,
                      Activation activation, uint32_t max_tokens, AlignedBuffer scratch)
-    : team_(team), store_(store), residency_(residency), ring_(ring), activation_(activation),
-      layout_(store->layout()), max_tokens_(max_tokens), list_capacity_(ListCapacity(layout_, max_tokens)),
+    : team_(team),
+      store_(store),
+      residency_(residency),
+      ring_(ring),
+      activation_(activation),
+      layout_(store->layout()),
+      max_tokens_(max_tokens),
+      list_capacity_(ListCapacity(layout_, max_tokens)),
       scratch_(std::move(scratch)) {
   Carver carver(scratch_.data());
   marks_ = carver.Take<uint8_t>(layout_.ff);
@@ -102,13 +109,14 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
   reads_.clear();
   tickets_.clear();
   const uint32_t groups = CeilDiv(layout_.ff, kNeuronGroup);
-  const uint32_t groups_per_wave =
-      std::max<uint32_t>(1, static_cast<uint32_t>(list_capacity_ / tokens / kNeuronGroup));
+  const uint32_t groups_per_wave = std::max<uint32_t>(1, static_cast<uint32_t>(list_capacity_ / tokens / kNeuronGroup));
   const uint32_t alignment = store_->file().alignment();
   const uint64_t half_ring = ring_->max_bytes(store_->file()) / 2;
   // Small beside the ring, so that what is lost where its end wraps around is small too.
   const uint64_t max_read = std::min<uint64_t>(kMaxReadBytes, half_ring / 2);
-  const auto span_bytes = [&](const MergedRead& read) { return RoundUp<uint64_t>(read.bytes, alignment) + 2 * alignment + 64; };
+  const auto span_bytes = [&](const MergedRead& read) {
+    return RoundUp<uint64_t>(read.bytes, alignment) + 2 * alignment + 64;
+  };
 
   Wave wave;
   uint64_t wave_bytes = 0;
@@ -126,7 +134,8 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
     std::sort(missing_.begin() + first_missing, missing_.end(),
               [](const Missing& a, const Missing& b) { return a.offset < b.offset; });
     ranges_.clear();
-    for (size_t m = first_missing; m < missing_.size(); ++m) ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
+    for (size_t m = first_missing; m < missing_.size(); ++m)
+      ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
     std::vector<MergedRead> merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
     const auto total = [&] {
       uint64_t bytes = 0;
@@ -139,8 +148,8 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
       merged = MergeReads(ranges_, 0, max_read);
       group_bytes = total();
     }
-    const bool full = g > wave.group_begin &&
-                      (g - wave.group_begin >= groups_per_wave || wave_bytes + group_bytes > half_ring);
+    const bool full =
+        g > wave.group_begin && (g - wave.group_begin >= groups_per_wave || wave_bytes + group_bytes > half_ring);
     if (full) {
       wave.group_end = g;
       wave.union_end = first_next;
@@ -187,7 +196,8 @@ Status SparseFfn::WaitForReads(const Wave& wave, uint32_t layer) {
   // Checked by all workers; what they find is told by one.
   std::atomic<bool> damaged = false;
   const size_t first = wave.read_begin < wave.read_end ? reads_[wave.read_begin].first : 0;
-  const size_t last = wave.read_begin < wave.read_end ? reads_[wave.read_end - 1].first + reads_[wave.read_end - 1].count : 0;
+  const size_t last =
+      wave.read_begin < wave.read_end ? reads_[wave.read_end - 1].first + reads_[wave.read_end - 1].count : 0;
   const auto verify = [&](size_t m) {
     return store_->VerifyTail(layer, missing_[m].neuron, {records_[missing_[m].neuron], layout_.tail_bytes});
   };

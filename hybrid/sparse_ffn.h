@@ -1,8 +1,9 @@
-// Runs one FFN layer over the neurons that are active: splits them by residency, reads the missing ones from the store while the
-// resident ones are computed, and sums in an order that depends on neither.
+// Runs one FFN layer over the neurons that are active: splits them by residency, reads the missing ones from the store
+// while the resident ones are computed, and sums in an order that depends on neither.
 //
-// The sum's tree is fixed: neurons in model order within groups of kNeuronGroup, groups in order. Waves of whole groups run one
-// after another; a wave's reads, and those of the waves after it as far as the ring holds them, are in flight while it runs.
+// The sum's tree is fixed: neurons in model order within groups of kNeuronGroup, groups in order. Waves of whole groups
+// run one after another; a wave's reads, and those of the waves after it as far as the ring holds them, are in flight
+// while it runs.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,10 @@
 namespace elasticmem {
 
 struct SparseFfnStatistics {
-  uint64_t active = 0;    // (token, neuron) pairs computed
-  uint64_t possible = 0;  // tokens * neurons
-  uint64_t wanted = 0;    // records that layers asked for (the union over a step's tokens)
-  uint64_t resident = 0;  // of those, found in memory
+  uint64_t active = 0;             // (token, neuron) pairs computed
+  uint64_t possible = 0;           // tokens * neurons
+  uint64_t wanted = 0;             // records that layers asked for (the union over a step's tokens)
+  uint64_t resident = 0;           // of those, found in memory
   uint64_t record_bytes_read = 0;  // of records asked from the store, before alignment and gaps
   uint64_t management_nanos = 0;   // spent on splitting by residency and on keeping late records
 };
@@ -36,9 +37,9 @@ class SparseFfn {
   struct Rows {
     uint32_t layer = 0;
     size_t tokens = 0;
-    ActivationRows x;               // prepared for the up rows; unused where ungated
-    const float* gate = nullptr;    // [tokens, ff]
-    float* y = nullptr;             // [tokens, d]: overwritten with the FFN's output
+    ActivationRows x;             // prepared for the up rows; unused where ungated
+    const float* gate = nullptr;  // [tokens, ff]
+    float* y = nullptr;           // [tokens, d]: overwritten with the FFN's output
   };
 
   // Everything outlives it. Scratch is taken from the budget; `max_tokens` is the longest step.
@@ -67,9 +68,9 @@ class SparseFfn {
     size_t read_begin = 0, read_end = 0;    // in reads_
   };
   struct Missing {
-    uint64_t offset = 0;     // of the tail in the store
+    uint64_t offset = 0;  // of the tail in the store
     uint32_t neuron = 0;
-    uint32_t read = 0;       // in reads_
+    uint32_t read = 0;  // in reads_
   };
 
   SparseFfn(Team* team, const NeuronStore* store, NeuronResidency* residency, ReadRing* ring, Activation activation,
@@ -93,21 +94,21 @@ class SparseFfn {
   const size_t list_capacity_;  // entries of the lists below, over all tokens of a wave
 
   AlignedBuffer scratch_;
-  uint8_t* marks_;                  // [ff]: kUnused, kResident or kLate
-  uint32_t* union_;                 // [ff]: the marked neurons, ascending
-  const std::byte** records_;       // [ff]: by neuron: its tail in memory, or null while missing
-  uint32_t* neurons_;               // [list_capacity]: each token's neurons in the wave
-  float* gates_;                    // [list_capacity]
-  float* coefficients_;             // [list_capacity]
-  float* partials_;                 // [max_tokens, d]
+  uint8_t* marks_;             // [ff]: kUnused, kResident or kLate
+  uint32_t* union_;            // [ff]: the marked neurons, ascending
+  const std::byte** records_;  // [ff]: by neuron: its tail in memory, or null while missing
+  uint32_t* neurons_;          // [list_capacity]: each token's neurons in the wave
+  float* gates_;               // [list_capacity]
+  float* coefficients_;        // [list_capacity]
+  float* partials_;            // [max_tokens, d]
   size_t union_size_ = 0;
   std::vector<Wave> waves_;
   std::vector<Missing> missing_;
   std::vector<ByteRange> ranges_;
   std::vector<MergedRead> reads_;
-  std::vector<ReadRing::Ticket> tickets_;      // of reads_[0 .. enqueued)
-  std::vector<size_t> list_begin_;             // [tokens + 1] into the lists
-  std::vector<uint32_t> group_begin_;          // [tokens, groups of the wave + 1] within the token's list
+  std::vector<ReadRing::Ticket> tickets_;  // of reads_[0 .. enqueued)
+  std::vector<size_t> list_begin_;         // [tokens + 1] into the lists
+  std::vector<uint32_t> group_begin_;      // [tokens, groups of the wave + 1] within the token's list
   SparseFfnStatistics statistics_;
 };
 

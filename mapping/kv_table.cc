@@ -51,7 +51,7 @@ std::optional<SequenceId> KvTable::Fork(SequenceId sequence) {
 }
 
 void KvTable::RemoveSequence(SequenceId sequence) {
-  Get(sequence);
+  ReleasePages(Get(sequence), 0);
   sequences_[sequence.value()].reset();
   free_ids_.push_back(sequence.value());
   --live_;
@@ -99,6 +99,7 @@ std::optional<std::vector<PageCopy>> KvTable::TryAppend(SequenceId id, uint32_t 
 
   const bool copy_last = LastPageMustBeCopied(sequence);
   if (copy_last) copies.reserve(layers_);
+  const BlockId left = copy_last ? sequence.leases[sequence.pages - 1].id() : BlockId();
   for (size_t layer = 0; layer < layers_; ++layer) {
     const size_t row = layer * sequence.page_capacity;
     for (size_t page = sequence.pages - (copy_last ? 1 : 0); page < pages; ++page) {
@@ -113,6 +114,7 @@ std::optional<std::vector<PageCopy>> KvTable::TryAppend(SequenceId id, uint32_t 
   }
   sequence.tokens += tokens;
   sequence.pages = pages;
+  if (copy_last && left_) left_(left);
   return copies;
 }
 
@@ -120,14 +122,56 @@ void KvTable::Truncate(SequenceId id, uint32_t tokens) {
   Sequence& sequence = Get(id);
   EM_CHECK(tokens <= sequence.tokens);
   const uint32_t pages = CeilDiv(tokens, page_tokens_);
-  for (size_t layer = 0; layer < layers_; ++layer) {
-    for (size_t page = pages; page < sequence.pages; ++page) {
+  ReleasePages(sequence, pages);
+  sequence.tokens = tokens;
+  sequence.pages = pages;
+}
+
+// The last page first, so that whoever keeps them sees the end of the text go before its beginning.
+void KvTable::ReleasePages(Sequence& sequence, uint32_t first) {
+  for (size_t page = sequence.pages; page-- > first;) {
+    const BlockId block = sequence.leases[page].id();
+    const bool shared = pool_->leases(block) > 1;
+    for (size_t layer = 0; layer < layers_; ++layer) {
       sequence.leases[layer * sequence.page_capacity + page].Release();
       sequence.pointers[layer * sequence.page_capacity + page] = nullptr;
     }
+    if (shared && left_) left_(block);
   }
-  sequence.tokens = tokens;
-  sequence.pages = pages;
+}
+
+bool KvTable::TryAdopt(SequenceId id, std::span<const std::span<const BlockLease>> pages) {
+  Sequence& sequence = Get(id);
+  EM_CHECK(sequence.tokens == 0 && pages.size() <= UINT32_MAX / page_tokens_);
+  if (!GrowTable(sequence, static_cast<uint32_t>(pages.size()))) return false;
+  for (size_t page = 0; page < pages.size(); ++page) {
+    EM_CHECK(pages[page].size() == layers_);
+    for (size_t layer = 0; layer < layers_; ++layer) {
+      const size_t at = layer * sequence.page_capacity + page;
+      sequence.leases[at] = pages[page][layer].Share();
+      sequence.pointers[at] = pool_->Address(sequence.leases[at]);
+    }
+  }
+  sequence.pages = static_cast<uint32_t>(pages.size());
+  sequence.tokens = sequence.pages * page_tokens_;
+  return true;
+}
+
+void KvTable::ReplacePage(SequenceId id, uint32_t page, std::span<const BlockLease> leases) {
+  Sequence& sequence = Get(id);
+  EM_CHECK(page < sequence.pages && leases.size() == layers_);
+  for (size_t layer = 0; layer < layers_; ++layer) {
+    const size_t at = layer * sequence.page_capacity + page;
+    EM_CHECK(pool_->leases(sequence.leases[at].id()) == 1);
+    sequence.leases[at] = leases[layer].Share();
+    sequence.pointers[at] = pool_->Address(sequence.leases[at]);
+  }
+}
+
+BlockLease KvTable::Share(SequenceId id, uint32_t layer, uint32_t page) const {
+  const Sequence& sequence = Get(id);
+  EM_CHECK(layer < layers_ && page < sequence.pages);
+  return sequence.leases[size_t{layer} * sequence.page_capacity + page].Share();
 }
 
 std::span<const std::byte* const> KvTable::PagePointers(SequenceId id, uint32_t layer) const {

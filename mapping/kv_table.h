@@ -1,9 +1,10 @@
 // Which block holds which KV page: (sequence, layer, page) -> block. Pages are taken as tokens come, shared between
-// forks, and copied before a shared one is written.
+// forks and with the prefix index, and copied before a shared one is written.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,17 @@ class KvTable {
   // Keeps the first `tokens` tokens, at most those that are there.
   void Truncate(SequenceId sequence, uint32_t tokens);
 
+  // The empty `sequence` begins with these full pages, [pages][layers], shared with whoever holds them. False, and
+  // nothing changed, where the budget has no room for the table.
+  bool TryAdopt(SequenceId sequence, std::span<const std::span<const BlockLease>> pages);
+  // The sequence lets go of a page that it alone holds and uses this one, [layers], which holds the same bytes.
+  void ReplacePage(SequenceId sequence, uint32_t page, std::span<const BlockLease> leases);
+  // A second lease of a page's block.
+  BlockLease Share(SequenceId sequence, uint32_t layer, uint32_t page) const;
+  // `listener` hears each time a sequence has let go of a page that others still hold, with its block in layer 0; all
+  // layers are done by then. It may change owners, not this table. Null: nobody listens.
+  void SetLeftListener(std::function<void(BlockId)> listener) { left_ = std::move(listener); }
+
   uint32_t tokens(SequenceId sequence) const { return Get(sequence).tokens; }
   uint32_t pages(SequenceId sequence) const { return Get(sequence).pages; }
   uint32_t sequences() const { return live_; }
@@ -86,11 +98,13 @@ class KvTable {
   Sequence& Get(SequenceId sequence) { return const_cast<Sequence&>(std::as_const(*this).Get(sequence)); }
   bool GrowTable(Sequence& sequence, uint32_t pages);
   bool LastPageMustBeCopied(const Sequence& sequence) const;
+  void ReleasePages(Sequence& sequence, uint32_t first);
 
   BlockPool* const pool_;
   Budget* const budget_;
   const uint32_t layers_;
   const uint32_t page_tokens_;
+  std::function<void(BlockId)> left_;
   std::vector<std::unique_ptr<Sequence>> sequences_;  // by id; null where removed
   std::vector<uint32_t> free_ids_;
   uint32_t live_ = 0;

@@ -7,7 +7,7 @@
 namespace elasticmem {
 
 std::string_view Name(BlockOwner owner) {
-  static constexpr std::array<std::string_view, kBlockOwners> kNames = {"free", "KV", "neuron", "dense"};
+  static constexpr std::array<std::string_view, kBlockOwners> kNames = {"free", "KV", "neuron", "cached"};
   return kNames[static_cast<size_t>(owner)];
 }
 

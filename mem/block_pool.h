@@ -16,7 +16,8 @@
 
 namespace elasticmem {
 
-enum class BlockOwner : uint8_t { kFree, kKv, kNeuron, kDense };
+// kCached: KV pages of no running sequence, kept for reuse.
+enum class BlockOwner : uint8_t { kFree, kKv, kNeuron, kCached };
 inline constexpr size_t kBlockOwners = 4;
 std::string_view Name(BlockOwner owner);
 

@@ -31,6 +31,14 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
   request.context = options.context > 0 ? options.context : spec.context;
   request.kv_tokens = std::min(options.kv_tokens, request.context);
   request.sequences = options.sequences;
+  if (options.policy == Policy::kStatic) {
+    request.static_kv = true;
+    request.static_kv_share = options.static_kv_share;
+    if (!options.static_kv_share) {
+      request.kv_tokens = request.context;
+      request.sequences = options.static_slots;
+    }
+  }
   request.threads = options.threads;
   request.prefill_chunk = options.prefill_chunk;
   request.logits_rows = options.logits_rows;
@@ -43,7 +51,8 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
     return InvalidInput("a context of {} tokens is longer than the {} positions that the model has", request.context,
                         spec.position_embedding.rows - spec.position_offset);
   }
-  if (options.prefill_chunk && *options.prefill_chunk == 0) return InvalidInput("--prefill-chunk is 0; expected 1 or more");
+  if (options.prefill_chunk && *options.prefill_chunk == 0)
+    return InvalidInput("--prefill-chunk is 0; expected 1 or more");
   if (sparse) {
     EM_ASSIGN_OR_RETURN(request.records, PackedLayout(model.pack_source(), options.store_type));
     request.store_table_bytes = uint64_t{spec.layers} * (spec.ff * 4 + 16);
@@ -96,20 +105,21 @@ Status Engine::OpenFiles(const EngineOptions& options) {
     files_.push_back(std::move(file));
   }
   if (options.direct_io && !files_[0].direct()) {
-    Notice(options, fmt::format("{}: this file system takes no direct reads; reading through the page cache",
-                                files_[0].path()));
+    Notice(options,
+           fmt::format("{}: this file system takes no direct reads; reading through the page cache", files_[0].path()));
   }
   return absl::OkStatus();
 }
 
 Status Engine::OpenStore(const EngineOptions& options) {
   EM_ASSIGN_OR_RETURN(const uint64_t hash, ModelQuickHash(model_.gguf()));
-  EM_ASSIGN_OR_RETURN(const std::string path, StorePath({model_.path(), options.store_dir, options.cache_dir,
-                                                         options.store_type, hash}));
+  EM_ASSIGN_OR_RETURN(const std::string path,
+                      StorePath({model_.path(), options.store_dir, options.cache_dir, options.store_type, hash}));
   PackOptions pack;
   pack.type = options.store_type;
   pack.cancelled = options.cancelled;
-  pack.scratch_bytes = std::min<uint64_t>(pack.scratch_bytes, std::max<uint64_t>(1_MiB, budget_->available_bytes() / 2));
+  pack.scratch_bytes =
+      std::min<uint64_t>(pack.scratch_bytes, std::max<uint64_t>(1_MiB, budget_->available_bytes() / 2));
   if (options.progress) {
     pack.progress = [&](uint64_t done, uint64_t total) { options.progress("packing the neuron store", done, total); };
   }
@@ -119,22 +129,24 @@ Status Engine::OpenStore(const EngineOptions& options) {
   store_.emplace(std::move(opened.store));
   packed_ = std::move(opened.packed);
   if (packed_ && !packed_->reused) {
-    Notice(options, fmt::format("packed {} in {:.1f} s{}", path, packed_->seconds,
-                                packed_->requantised.empty()
-                                    ? ""
-                                    : fmt::format("; {} (relative error {:.4f})", packed_->requantised,
-                                                  packed_->relative_error)));
+    Notice(options,
+           fmt::format("packed {} in {:.1f} s{}", path, packed_->seconds,
+                       packed_->requantised.empty() ? ""
+                                                    : fmt::format("; {} (relative error {:.4f})", packed_->requantised,
+                                                                  packed_->relative_error)));
   }
   EM_ASSIGN_OR_RETURN(store_tables_, budget_->Reserve(MemoryCategory::kTables, store_->MemoryBytes()));
   return absl::OkStatus();
 }
 
 Status Engine::LoadWeights(const EngineOptions& options) {
-  const uint64_t staging = plan_.stream_ring_bytes + plan_.delta_ring_bytes;
-  // Loading wants a ring whether or not running does; what the pool and the scratch will take is free for it until then.
+  const uint64_t staging = plan_.stream_ring_bytes + plan_.delta_ring_bytes + plan_.promotion_ring_bytes;
+  // Loading wants a ring whether or not running does; what the pool and the scratch will take is free for it until
+  // then.
   uint64_t weights = 0;
   for (const MemoryNeed& need : plan_.needs) {
-    if (need.category == MemoryCategory::kDenseWeights || need.category == MemoryCategory::kGates) weights += need.bytes;
+    if (need.category == MemoryCategory::kDenseWeights || need.category == MemoryCategory::kGates)
+      weights += need.bytes;
   }
   const uint64_t available = budget_->available_bytes();
   const uint64_t load = std::clamp(RoundDown<uint64_t>(available > weights ? available - weights : 0, 4096),
@@ -163,7 +175,11 @@ Status Engine::LoadWeights(const EngineOptions& options) {
     stream_ = std::make_unique<DenseStream>(stream_ring_.get(), weights_->slices());
   }
   if (plan_.delta_ring_bytes > 0) {
-    delta_ring_ = std::make_unique<ReadRing>(reader_.get(), staging_.span().subspan(plan_.stream_ring_bytes));
+    const auto rings = staging_.span().subspan(plan_.stream_ring_bytes);
+    delta_ring_ = std::make_unique<ReadRing>(reader_.get(), rings.first(plan_.delta_ring_bytes));
+    if (plan_.promotion_ring_bytes > 0) {
+      promotion_ring_ = std::make_unique<ReadRing>(reader_.get(), rings.subspan(plan_.delta_ring_bytes));
+    }
   }
   return absl::OkStatus();
 }
@@ -174,7 +190,8 @@ Status Engine::MakePool(const EngineOptions& options) {
   if (plan_.pool_blocks > UINT32_MAX) {
     return Exhausted("a pool of {} blocks is more than the {} that tables can number", plan_.pool_blocks, UINT32_MAX);
   }
-  EM_ASSIGN_OR_RETURN(pool_, BlockPool::Create(*budget_, static_cast<uint32_t>(plan_.pool_blocks), geometry.block_bytes));
+  EM_ASSIGN_OR_RETURN(pool_,
+                      BlockPool::Create(*budget_, static_cast<uint32_t>(plan_.pool_blocks), geometry.block_bytes));
   kv_ = std::make_unique<KvTable>(pool_.get(), budget_.get(), spec.layers, geometry.page_tokens);
   Transformer::Parts parts;
   parts.spec = &spec;
@@ -184,12 +201,17 @@ Status Engine::MakePool(const EngineOptions& options) {
   parts.stream = stream_.get();
   parts.kv_type = options.kv_type;
   if (plan_.ffn == FfnPath::kRecords) {
-    EM_ASSIGN_OR_RETURN(residency_, NeuronResidency::Create(*budget_, pool_.get(), spec.layers, spec.ff,
-                                                            store_->layout().slot_bytes, geometry.page_bytes));
-    EM_ASSIGN_OR_RETURN(sparse_ffn_,
-                        SparseFfn::Create(*budget_, team_.get(), &*store_, residency_.get(), delta_ring_.get(),
-                                          spec.activation, plan_.prefill_chunk));
+    EM_ASSIGN_OR_RETURN(residency_,
+                        NeuronResidency::Create(*budget_, pool_.get(),
+                                                {options.policy, spec.layers, spec.ff, store_->layout().slot_bytes,
+                                                 geometry.page_bytes, static_cast<uint32_t>(plan_.static_kv_blocks)}));
+    EM_ASSIGN_OR_RETURN(sparse_ffn_, SparseFfn::Create(*budget_, team_.get(), &*store_, residency_.get(),
+                                                       delta_ring_.get(), spec.activation, plan_.prefill_chunk));
     EM_RETURN_IF_ERROR(FillNeurons(options));
+    if (promotion_ring_) {
+      promoter_ = std::make_unique<Promoter>(&*store_, residency_.get(), reader_.get(), promotion_ring_.get());
+    }
+    parts.promoter = promoter_.get();
     parts.sparse_ffn = sparse_ffn_.get();
     parts.all_neurons = plan_.mode == Mode::kDense;
     parts.up_type = store_->layout().up;
@@ -199,52 +221,83 @@ Status Engine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// Reads as many records as there are slots, the same share of every layer, in the order in which the store keeps them.
+// Fills the slots: with the hottest neurons where a profile tells them, else with the same share of every layer, in the
+// order in which the store keeps them.
 Status Engine::FillNeurons(const EngineOptions& options) {
   const RecordLayout& layout = store_->layout();
   residency_->Grow();
-  const uint64_t slots = residency_->slots();
-  const uint32_t per_layer = static_cast<uint32_t>(std::min<uint64_t>(layout.ff, slots / layout.layers));
-  const uint64_t total = uint64_t{per_layer} * layout.layers * layout.record_bytes;
-  const uint32_t per_read = std::max<uint32_t>(
-      1, static_cast<uint32_t>(std::min<uint64_t>(delta_ring_->max_bytes(store_->file()) / 4, 512_KiB) / layout.record_bytes));
-
-  struct Pending {
-    ReadRing::Ticket ticket;
-    uint32_t layer, first, count;  // positions in the store
-  };
-  std::deque<Pending> pending;
-  uint64_t done = 0;
-  std::vector<uint32_t> neuron_at(layout.ff);
-  const auto take_oldest = [&]() -> Status {
-    const Pending read = pending.front();
-    EM_ASSIGN_OR_RETURN(const auto bytes, delta_ring_->Wait(read.ticket));
-    for (uint32_t i = 0; i < layout.ff; ++i) neuron_at[store_->Position(read.layer, i)] = i;
-    for (uint32_t p = 0; p < read.count; ++p) {
-      const uint32_t neuron = neuron_at[read.first + p];
-      const auto tail = bytes.subspan(uint64_t{p} * layout.record_bytes, layout.tail_bytes);
-      EM_RETURN_IF_ERROR(store_->VerifyTail(read.layer, neuron, tail));
-      if (std::byte* slot = residency_->AdmitIfFree({read.layer, neuron})) std::memcpy(slot, tail.data(), tail.size());
+  if (!options.profile.empty()) {
+    if (options.profile.size() != uint64_t{layout.layers} * layout.ff) {
+      return InvalidInput("the activation profile has {} values; expected {} layers of {} neurons",
+                          options.profile.size(), layout.layers, layout.ff);
     }
-    done += uint64_t{read.count} * layout.record_bytes;
-    if (options.progress) options.progress("loading neurons", done, total);
-    delta_ring_->Release();
-    pending.pop_front();
-    return absl::OkStatus();
-  };
+    return ReadNeurons(residency_->Place(options.profile), options.progress);
+  }
+  const uint32_t per_layer = std::min(layout.ff, residency_->slots() / layout.layers);
+  std::vector<NeuronId> neurons;
+  neurons.reserve(uint64_t{per_layer} * layout.layers);
   for (uint32_t layer = 0; layer < layout.layers; ++layer) {
-    for (uint32_t first = 0; first < per_layer; first += per_read) {
-      if (options.cancelled && options.cancelled->load()) return Error(StatusCode::kCancelled, "interrupted while loading");
-      const uint32_t count = std::min(per_read, per_layer - first);
-      const uint64_t offset = store_->LayerOffset(layer) + uint64_t{first} * layout.record_bytes + layout.head_bytes;
-      const uint64_t bytes = uint64_t{count - 1} * layout.record_bytes + layout.tail_bytes;
-      std::optional<ReadRing::Ticket> ticket;
-      while (!(ticket = delta_ring_->Enqueue(store_->file(), offset, bytes))) EM_RETURN_IF_ERROR(take_oldest());
-      pending.push_back({*ticket, layer, first, count});
+    for (uint32_t neuron = 0; neuron < layout.ff; ++neuron) {
+      if (store_->Position(layer, neuron) < per_layer) neurons.push_back({layer, neuron});
     }
   }
-  while (!pending.empty()) EM_RETURN_IF_ERROR(take_oldest());
-  return absl::OkStatus();
+  return ReadNeurons(neurons, options.progress);
+}
+
+Status Engine::PlaceNeurons(std::span<const float> worth) {
+  EM_CHECK(residency_ && worth.size() == residency_->heat().values().size());
+  return ReadNeurons(residency_->Place(worth), nullptr);
+}
+
+// Reads missing neurons, ordered by layer, into free slots.
+Status Engine::ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress) {
+  const RecordLayout& layout = store_->layout();
+  const uint64_t longest = std::min<uint64_t>(delta_ring_->max_bytes(store_->file()) / 4, 512_KiB);
+  struct Pending {
+    ReadRing::Ticket ticket;
+    MergedRead read;
+    uint64_t begin;  // of its layer's neurons, in `order`
+  };
+  std::deque<Pending> pending;
+  std::vector<NeuronId> order(neurons.begin(), neurons.end());
+  uint64_t done = 0;
+  const auto take_oldest = [&]() -> Status {
+    const Pending oldest = pending.front();
+    pending.pop_front();
+    EM_ASSIGN_OR_RETURN(const auto bytes, delta_ring_->Wait(oldest.ticket));
+    for (size_t i = 0; i < oldest.read.count; ++i) {
+      const NeuronId id = order[oldest.begin + oldest.read.first + i];
+      const auto tail = bytes.subspan(store_->TailOffset(id.layer, id.neuron) - oldest.read.offset, layout.tail_bytes);
+      EM_RETURN_IF_ERROR(store_->VerifyTail(id.layer, id.neuron, tail));
+      if (std::byte* slot = residency_->AdmitIfFree(id)) std::memcpy(slot, tail.data(), tail.size());
+    }
+    done += oldest.read.count * layout.record_bytes;
+    if (progress) progress("loading neurons", done, order.size() * layout.record_bytes);
+    delta_ring_->Release();
+    return absl::OkStatus();
+  };
+  const auto read_all = [&]() -> Status {
+    for (uint64_t begin = 0, end = 0; begin < order.size(); begin = end) {
+      while (end < order.size() && order[end].layer == order[begin].layer) ++end;
+      const auto offset = [&](NeuronId id) { return store_->TailOffset(id.layer, id.neuron); };
+      std::sort(order.begin() + static_cast<long>(begin), order.begin() + static_cast<long>(end),
+                [&](NeuronId a, NeuronId b) { return offset(a) < offset(b); });
+      std::vector<ByteRange> ranges;
+      for (uint64_t i = begin; i < end; ++i) ranges.push_back({offset(order[i]), layout.tail_bytes});
+      for (const MergedRead& read : MergeReads(ranges, 16_KiB, longest)) {
+        EM_RETURN_IF_ERROR(CheckCancelled());
+        std::optional<ReadRing::Ticket> ticket;
+        while (!(ticket = delta_ring_->Enqueue(store_->file(), read.offset, read.bytes)))
+          EM_RETURN_IF_ERROR(take_oldest());
+        pending.push_back({*ticket, read, begin});
+      }
+    }
+    while (!pending.empty()) EM_RETURN_IF_ERROR(take_oldest());
+    return absl::OkStatus();
+  };
+  const Status status = read_all();
+  if (!status.ok()) delta_ring_->Clear();
+  return status;
 }
 
 // Before KV blocks go back to the pool, neurons in their tails must leave. Shared blocks stay.
@@ -319,11 +372,27 @@ StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slic
     }
     return status;
   }
-  if (residency_) residency_->heat().Advance(static_cast<uint32_t>(rows_.size()));
+  if (residency_) {
+    residency_->Advance(static_cast<uint32_t>(rows_.size()));
+    PrepareNext(slices);
+  }
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   tokens_ += rows_.size();
   ++steps_;
   return logits;
+}
+
+// Has blocks ready for the pages that the next steps will begin, so that they don't wait for neurons to leave.
+void Engine::PrepareNext(std::span<const StepSlice> slices) {
+  constexpr uint32_t kStepsAhead = 4;
+  uint32_t now = 0, soon = 0;
+  for (const StepSlice& slice : slices) {
+    const uint32_t room = context_ - kv_->tokens(slice.sequence);
+    const uint32_t next = std::min(slice.next, room);
+    now += kv_->BlocksFor(slice.sequence, next);
+    soon += kv_->BlocksFor(slice.sequence, next > 0 ? std::min(next + kStepsAhead - 1, room) : 0);
+  }
+  residency_->Prepare(now, soon);
 }
 
 StatusOr<std::span<const float>> Engine::Step(std::span<const StepSlice> slices) {
@@ -358,14 +427,15 @@ Status Engine::CheckAppend(SequenceId sequence, std::span<const TokenId> ids) co
   EM_RETURN_IF_ERROR(CheckTokens(ids));
   const uint32_t before = kv_->tokens(sequence);
   if (before + uint64_t{ids.size()} > context_) {
-    return InvalidInput("the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
-                        before, ids.size(), context_);
+    return InvalidInput(
+        "the sequence has {} tokens and {} more do not fit a context of {}; shorten the prompt or raise --context",
+        before, ids.size(), context_);
   }
   const uint64_t blocks = kv_->BlocksFor(sequence, static_cast<uint32_t>(ids.size()));
   const uint64_t obtainable = obtainable_blocks();
   if (blocks > obtainable) {
-    return Exhausted("the KV cache has {} tokens; {} more want {} blocks of {}, and {} can be had; raise --memory", before,
-                     ids.size(), blocks, FormatBytes(pool_->block_bytes()), obtainable);
+    return Exhausted("the KV cache has {} tokens; {} more want {} blocks of {}, and {} can be had; raise --memory",
+                     before, ids.size(), blocks, FormatBytes(pool_->block_bytes()), obtainable);
   }
   return absl::OkStatus();
 }
@@ -379,7 +449,8 @@ StatusOr<std::span<const float>> Engine::Append(SequenceId sequence, std::span<c
   EM_RETURN_IF_ERROR(CheckAppend(sequence, ids));
   while (ids.size() > plan_.prefill_chunk) {
     EM_RETURN_IF_ERROR(CheckCancelled());
-    const StepSlice slice{sequence, ids.first(plan_.prefill_chunk)};
+    const uint32_t rest = static_cast<uint32_t>(ids.size()) - plan_.prefill_chunk;
+    const StepSlice slice{sequence, ids.first(plan_.prefill_chunk), false, std::min(rest, plan_.prefill_chunk)};
     EM_RETURN_IF_ERROR(Step({&slice, 1}).status());
     ids = ids.subspan(plan_.prefill_chunk);
   }
@@ -412,7 +483,7 @@ EngineStatistics Engine::statistics() const {
   s.seconds = seconds_;
   if (sparse_ffn_) {
     s.ffn = sparse_ffn_->statistics();
-    s.management_seconds = (residency_->management_nanos() + s.ffn.management_nanos) * 1e-9;
+    s.management_seconds = (residency_->statistics().nanos + s.ffn.management_nanos) * 1e-9;
   }
   s.reads = reader_->statistics();
   s.reads.bytes_read -= reads_at_start_.bytes_read;

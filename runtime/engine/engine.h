@@ -1,5 +1,5 @@
-// The engine: a model inside a memory budget, running sequences. Owns everything in the order it is built: budget, files,
-// neuron store, plan, weights, pool, tables, forward pass.
+// The engine: a model inside a memory budget, running sequences. Owns everything in the order it is built: budget,
+// files, neuron store, plan, weights, pool, tables, forward pass.
 #pragma once
 
 #include <atomic>
@@ -29,15 +29,22 @@ using Progress = std::function<void(std::string_view what, uint64_t done, uint64
 
 struct EngineOptions {
   uint64_t budget_bytes = 0;
-  std::optional<Mode> mode;        // unset: exact where the activation is sparse, else dense
-  DType kv_type = DType::kF16;     // F32, F16 or Q8_0
-  uint32_t context = 0;            // tokens of a sequence at most; 0: what the model was trained for
-  uint32_t kv_tokens = 1;          // tokens of KV that the budget must hold in any case
-  uint32_t sequences = 1;          // at once, each of kv_tokens
+  std::optional<Mode> mode;  // unset: exact where the activation is sparse, else dense
+  Policy policy = Policy::kElastic;
+  // kStatic: what is KV's for good, either the whole context for each of so many sequences, or a share of the pool.
+  uint32_t static_slots = 1;
+  std::optional<double> static_kv_share;
+  // How often each neuron was active [layers, neurons]; kStatic fills memory with the hottest. Empty: as the store has
+  // them.
+  std::span<const float> profile;
+  DType kv_type = DType::kF16;  // F32, F16 or Q8_0
+  uint32_t context = 0;         // tokens of a sequence at most; 0: what the model was trained for
+  uint32_t kv_tokens = 1;       // tokens of KV that the budget must hold in any case
+  uint32_t sequences = 1;       // at once, each of kv_tokens
   int threads = 1;
   std::optional<uint32_t> prefill_chunk;
-  uint32_t logits_rows = 1;        // positions whose logits are wanted at once
-  std::string store_dir;           // of the neuron store; "": beside the model, else cache_dir
+  uint32_t logits_rows = 1;  // positions whose logits are wanted at once
+  std::string store_dir;     // of the neuron store; "": beside the model, else cache_dir
   std::string cache_dir;
   std::optional<DType> store_type;  // requantise the store to this
   ReadQueueKind io = ReadQueueKind::kAuto;
@@ -52,6 +59,7 @@ struct StepSlice {
   SequenceId sequence;
   std::span<const TokenId> ids;  // not empty, valid ids, within the context
   bool logits = false;           // of the last one
+  uint32_t next = 1;             // tokens that the next step is likely to append: room for them is made ahead
 };
 
 struct EngineStatistics {
@@ -60,7 +68,7 @@ struct EngineStatistics {
   double seconds = 0;             // in steps
   double management_seconds = 0;  // of those: planning and moving neurons
   SparseFfnStatistics ffn;
-  ReadStatistics reads;           // since the model was loaded
+  ReadStatistics reads;  // since the model was loaded
 };
 
 class Engine {
@@ -79,25 +87,30 @@ class Engine {
   uint32_t tokens(SequenceId sequence) const { return kv_->tokens(sequence); }
 
   // Appends `ids` to the sequence, in chunks. The logits [vocab] after the last one, valid until the next call.
-  // Errors: the context or the budget's KV is full (both numbers), a token id out of range, reads, weights that give NaN.
+  // Errors: the context or the budget's KV is full (both numbers), a token id out of range, reads, weights that give
+  // NaN.
   StatusOr<std::span<const float>> Append(SequenceId sequence, std::span<const TokenId> ids);
   // The same, and `each(position, logits)` for every token of `ids`.
   Status AppendEach(SequenceId sequence, std::span<const TokenId> ids,
                     const std::function<void(uint32_t position, std::span<const float> logits)>& each);
 
-  // One step over many sequences, each at most once; max_step_tokens() tokens in all. Logits [slices that want them, vocab],
-  // in the order of the slices, valid until the next call. On an error no sequence has changed: Exhausted where the KV does
-  // not fit (see BlocksFor and obtainable_blocks), reads, weights that give NaN.
+  // One step over many sequences, each at most once; max_step_tokens() tokens in all. Logits [slices that want them,
+  // vocab], in the order of the slices, valid until the next call. On an error no sequence has changed: Exhausted where
+  // the KV does not fit (see BlocksFor and obtainable_blocks), reads, weights that give NaN.
   StatusOr<std::span<const float>> Step(std::span<const StepSlice> slices);
   uint32_t max_step_tokens() const { return plan_.prefill_chunk; }
   uint32_t max_step_logits() const { return transformer_->max_logits_rows(); }
   // Blocks that `tokens` more tokens of a sequence take; blocks that KV can have, at the price of neurons.
   uint32_t BlocksFor(SequenceId sequence, uint32_t tokens) const { return kv_->BlocksFor(sequence, tokens); }
   uint32_t BlocksOfSequence(uint32_t tokens) const { return kv_->layers() * CeilDiv(tokens, kv_->page_tokens()); }
-  uint32_t most_kv_blocks() const { return pool_->capacity(); }
+  uint32_t most_kv_blocks() const { return residency_ ? residency_->most_kv_blocks() : pool_->capacity(); }
   // Are all ids tokens of the model?
   Status CheckTokens(std::span<const TokenId> ids) const;
-  uint32_t obtainable_blocks() const { return pool_->free() + pool_->blocks(BlockOwner::kNeuron); }
+  uint32_t obtainable_blocks() const { return residency_ ? residency_->obtainable_blocks() : pool_->free(); }
+
+  // From now on neurons are worth what `worth` [layers, neurons] says (kOracle, kStatic); the most valuable are read
+  // into memory in place of others.
+  Status PlaceNeurons(std::span<const float> worth);
 
   const Model& model() const { return model_; }
   const MemoryPlan& plan() const { return plan_; }
@@ -120,6 +133,8 @@ class Engine {
   Status LoadWeights(const EngineOptions& options);
   Status MakePool(const EngineOptions& options);
   Status FillNeurons(const EngineOptions& options);
+  Status ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress);
+  void PrepareNext(std::span<const StepSlice> slices);
   void TakeBackTails(SequenceId sequence, uint32_t first_page);
   Status MakeRoom(std::span<const StepSlice> slices);
   StatusOr<std::span<const float>> Forward(std::span<const StepSlice> slices, std::span<const uint32_t> logits_rows);
@@ -140,12 +155,13 @@ class Engine {
   AlignedBuffer staging_;
   std::unique_ptr<Reader> reader_;
   std::unique_ptr<Weights> weights_;
-  std::unique_ptr<ReadRing> stream_ring_, delta_ring_;
+  std::unique_ptr<ReadRing> stream_ring_, delta_ring_, promotion_ring_;
   std::unique_ptr<DenseStream> stream_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<NeuronResidency> residency_;
   std::unique_ptr<KvTable> kv_;
   std::unique_ptr<SparseFfn> sparse_ffn_;
+  std::unique_ptr<Promoter> promoter_;
   std::unique_ptr<Transformer> transformer_;
   std::vector<StepRow> rows_;
   std::vector<uint32_t> logits_rows_;

@@ -3,16 +3,18 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "hybrid/planner.h"
 #include "hybrid/sparse_ffn.h"
 
 namespace elasticmem {
 namespace {
 
-// Bounds of what is chosen when the user does not say. A slice of a few hundred KiB reads at disk speed; longer ones only need
-// more memory.
+// Bounds of what is chosen when the user does not say. A slice of a few hundred KiB reads at disk speed; longer ones
+// only need more memory.
 constexpr uint64_t kMinSliceBytes = 64 << 10;
 constexpr uint64_t kMaxSliceBytes = 2 << 20;
 constexpr uint64_t kMaxDeltaRingBytes = 8 << 20;
+constexpr uint64_t kMaxPromotionRingBytes = 1 << 20;
 constexpr uint32_t kMaxPrefillChunk = 128;
 constexpr uint32_t kMinPrefillChunk = 8;
 // Share of the budget that step scratch, and each ring, may take before they shrink.
@@ -30,7 +32,8 @@ uint64_t VectorBytes(const ModelSpec& spec) {
   add(spec.output_bias);
   for (const LayerSpec& l : spec.layer) {
     for (const NormRef* n : {&l.attention_norm, &l.post_attention_norm, &l.ffn_norm, &l.post_ffn_norm}) add_norm(*n);
-    for (const VectorRef* v : {&l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm, &l.up_bias, &l.down_bias}) {
+    for (const VectorRef* v :
+         {&l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm, &l.up_bias, &l.down_bias}) {
       add(*v);
     }
   }
@@ -58,6 +61,12 @@ class Planner {
     SizeRings(sizing);
     if (sizing.stream) ChooseStreamed();
     SizePool();
+    if (request_.static_kv) {
+      plan_.static_kv_blocks =
+          request_.static_kv_share
+              ? static_cast<uint64_t>(*request_.static_kv_share * static_cast<double>(plan_.pool_blocks))
+              : plan_.kv_blocks;
+    }
     ListNeeds();
     return plan_;
   }
@@ -106,7 +115,7 @@ class Planner {
   }
 
   void SizeRings(const Sizing& sizing) {
-    plan_.slice_bytes = plan_.stream_ring_bytes = plan_.delta_ring_bytes = 0;
+    plan_.slice_bytes = plan_.stream_ring_bytes = plan_.delta_ring_bytes = plan_.promotion_ring_bytes = 0;
     const uint64_t share = request_.budget_bytes / kRingShare;
     if (sizing.stream) {
       plan_.slice_bytes = sizing.tight ? kMinSliceBytes : std::clamp(share / 2, kMinSliceBytes, kMaxSliceBytes);
@@ -119,11 +128,15 @@ class Planner {
       const uint64_t least = SparseFfn::MinRingBytes(*request_.records, request_.alignment);
       plan_.delta_ring_bytes =
           sizing.tight ? least : RoundUp<uint64_t>(std::clamp(share, least, std::max(least, kMaxDeltaRingBytes)), 4096);
+      const uint64_t promotions = RoundDown<uint64_t>(std::min(share / 4, kMaxPromotionRingBytes), 4096);
+      const uint64_t longest =
+          RoundUp<uint64_t>(request_.records->tail_bytes, request_.alignment) + 4 * request_.alignment;
+      if (!sizing.tight && !request_.static_kv && promotions >= longest) plan_.promotion_ring_bytes = promotions;
     }
   }
 
-  // Of every matrix the same share of rows stays in memory, so that the reads of the others are spread evenly over the step
-  // and hide behind its work.
+  // Of every matrix the same share of rows stays in memory, so that the reads of the others are spread evenly over the
+  // step and hide behind its work.
   void ChooseStreamed() {
     const uint64_t all = plan_.dense_resident_bytes;
     const uint64_t others = Fixed() + PoolCost(plan_.kv_blocks);
@@ -145,7 +158,8 @@ class Planner {
   uint64_t KvTokenBytes() const { return 2 * uint64_t{spec_.kv_heads} * RowBytes(request_.kv_type, spec_.head_dim); }
   uint64_t SlotBytes() const { return plan_.ffn == FfnPath::kRecords ? request_.records->slot_bytes : 0; }
   uint64_t KvBlocks(uint32_t tokens) const {
-    return uint64_t{request_.sequences} * spec_.layers * CeilDiv<uint64_t>(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
+    return uint64_t{request_.sequences} * spec_.layers *
+           CeilDiv<uint64_t>(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
   }
   // What `blocks` blocks and the tables that describe them take.
   uint64_t PoolCost(uint64_t blocks) const { return blocks * BlockCost() + 4096; }
@@ -169,15 +183,16 @@ class Planner {
     constexpr double kMostBytes = 1e15;
     const double longest = std::max(request_.context, request_.kv_tokens);
     if (longest * request_.sequences * spec_.layers * static_cast<double>(KvTokenBytes()) > kMostBytes) {
-      return InvalidInput("KV for {} sequences of {} tokens is more than any machine has, let alone a budget of {} bytes",
-                          request_.sequences, longest, request_.budget_bytes);
+      return InvalidInput(
+          "KV for {} sequences of {} tokens is more than any machine has, let alone a budget of {} bytes",
+          request_.sequences, longest, request_.budget_bytes);
     }
     plan_.kv_blocks = plan_.pool_blocks = KvBlocks(request_.kv_tokens);
     return absl::OkStatus();
   }
 
-  // What the budget leaves, as far as it is of use: the geometry with the least waste, or, where that cannot hold the KV asked
-  // for, the smallest.
+  // What the budget leaves, as far as it is of use: the geometry with the least waste, or, where that cannot hold the
+  // KV asked for, the smallest.
   void SizePool() {
     // The tables depend on the geometry, and so does what they leave.
     const auto room = [&] {
@@ -204,7 +219,7 @@ class Planner {
 
   uint64_t NeuronTables() const {
     if (plan_.ffn != FfnPath::kRecords) return 0;
-    return 8 * uint64_t{spec_.layers} * spec_.ff + 3 * 4096 + request_.store_table_bytes;
+    return 8 * uint64_t{spec_.layers} * spec_.ff + Missed::MemoryBytes() + 4 * 4096 + request_.store_table_bytes;
   }
   // A page's entry in the table of its sequence; tables double as they grow.
   uint64_t KvTables() const {
@@ -216,7 +231,7 @@ class Planner {
   // All but dense matrices and the pool.
   uint64_t Fixed() const {
     return NormBytes() + request_.tokenizer_bytes + Scratch(plan_.prefill_chunk) + plan_.stream_ring_bytes +
-           plan_.delta_ring_bytes + NeuronTables() + KvTables();
+           plan_.delta_ring_bytes + plan_.promotion_ring_bytes + NeuronTables() + KvTables();
   }
   // Norms and biases, and the rounding of the buffers that hold dense weights.
   uint64_t NormBytes() const { return RoundUp<uint64_t>(VectorBytes(spec_), 4096) + 8192; }
@@ -224,8 +239,8 @@ class Planner {
   void ListNeeds() {
     uint64_t gates = 0, weights = 0;
     for (const DenseItem& item : plan_.dense) {
-      const bool gate = plan_.ffn == FfnPath::kRecords &&
-                        (item.role == DenseItem::Role::kGate || item.role == DenseItem::Role::kUp);
+      const bool gate =
+          plan_.ffn == FfnPath::kRecords && (item.role == DenseItem::Role::kGate || item.role == DenseItem::Role::kUp);
       (gate ? gates : weights) += RoundUp<uint64_t>(item.resident_bytes(), 64);
     }
     const auto add = [&](std::string what, MemoryCategory category, uint64_t bytes) {
@@ -240,10 +255,12 @@ class Planner {
         Scratch(plan_.prefill_chunk));
     add("ring for streamed weights", MemoryCategory::kStaging, plan_.stream_ring_bytes);
     add("ring for missing neurons", MemoryCategory::kStaging, plan_.delta_ring_bytes);
+    add("ring for promoted neurons", MemoryCategory::kStaging, plan_.promotion_ring_bytes);
     add("neuron tables", MemoryCategory::kTables, NeuronTables());
     add("KV tables", MemoryCategory::kTables, KvTables());
     add(request_.sequences == 1 ? fmt::format("KV for {} tokens", request_.kv_tokens)
-                                : fmt::format("KV for {} x {} tokens", request_.sequences, request_.kv_tokens), MemoryCategory::kPool, PoolCost(plan_.kv_blocks));
+                                : fmt::format("KV for {} x {} tokens", request_.sequences, request_.kv_tokens),
+        MemoryCategory::kPool, PoolCost(plan_.kv_blocks));
     add("rest of the pool, for neurons and KV", MemoryCategory::kPool,
         (plan_.pool_blocks - plan_.kv_blocks) * BlockCost());
   }

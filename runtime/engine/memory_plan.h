@@ -1,6 +1,6 @@
-// Where every byte of a budget goes, decided before anything is allocated: which dense matrices stay in memory and which are
-// streamed, how long a prefill chunk is, what the pool of KV pages and neurons gets. A pure function of the model and the
-// request.
+// Where every byte of a budget goes, decided before anything is allocated: which dense matrices stay in memory and
+// which are streamed, how long a prefill chunk is, what the pool of KV pages and neurons gets. A pure function of the
+// model and the request.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +45,15 @@ struct PlanRequest {
   uint32_t kv_tokens = 0;  // tokens of KV that must fit whatever else is dropped
   uint32_t context = 0;    // tokens of a sequence at most
   uint32_t sequences = 1;  // at once, each of kv_tokens
+  bool static_kv = false;  // KV is fixed: what kv_tokens and sequences ask for, or this share of the pool
+  std::optional<double> static_kv_share;
   int threads = 1;
   std::optional<uint32_t> prefill_chunk;
   uint32_t logits_rows = 1;  // rows of a step whose logits are wanted at once
   uint64_t tokenizer_bytes = 0;
-  uint64_t store_table_bytes = 0;          // checksums and positions
-  std::optional<RecordLayout> records;     // of the neuron store; none for models without a sparse activation
-  uint32_t alignment = 4096;               // of direct reads
+  uint64_t store_table_bytes = 0;       // checksums and positions
+  std::optional<RecordLayout> records;  // of the neuron store; none for models without a sparse activation
+  uint32_t alignment = 4096;            // of direct reads
 };
 
 struct MemoryNeed {
@@ -67,13 +69,15 @@ struct MemoryPlan {
   uint64_t dense_resident_bytes = 0;
   uint64_t dense_streamed_bytes = 0;
   uint32_t prefill_chunk = 1;
-  uint64_t slice_bytes = 0;        // of a stream, at most
-  uint64_t stream_ring_bytes = 0;  // 0: nothing is streamed
-  uint64_t delta_ring_bytes = 0;   // 0: no records
+  uint64_t slice_bytes = 0;           // of a stream, at most
+  uint64_t stream_ring_bytes = 0;     // 0: nothing is streamed
+  uint64_t promotion_ring_bytes = 0;  // 0: no room for reads ahead of need
+  uint64_t delta_ring_bytes = 0;      // 0: no records
   Geometry geometry;
   uint64_t pool_blocks = 0;
-  uint64_t kv_blocks = 0;          // that kv_tokens take
-  std::vector<MemoryNeed> needs;   // sums to what the engine will reserve
+  uint64_t kv_blocks = 0;         // that kv_tokens take
+  uint64_t static_kv_blocks = 0;  // with a static policy: what is KV's and stays so
+  std::vector<MemoryNeed> needs;  // sums to what the engine will reserve
 
   uint64_t TotalBytes() const;
   // A table of needs, a line each, for people.

@@ -64,7 +64,8 @@ Report Report::FromEngine(const Engine& engine, int threads) {
 
 std::string Report::ToJson() const {
   nlohmann::ordered_json json = {
-      {"model", {{"name", model_name}, {"arch", architecture}, {"file_bytes", model_bytes}, {"parameters", parameters}}},
+      {"model",
+       {{"name", model_name}, {"arch", architecture}, {"file_bytes", model_bytes}, {"parameters", parameters}}},
       {"budget_bytes", budget_bytes},
       {"peak_bytes", peak_bytes},
       {"peak_rss_bytes", peak_rss_bytes},
@@ -103,7 +104,8 @@ std::string Report::ToTable() const {
   const auto line = [&](std::string_view what, const std::string& value) {
     out += fmt::format("  {:<22} {}\n", what, value);
   };
-  line("model", fmt::format("{} ({}), {} parameters, {}", model_name, architecture, parameters, FormatBytes(model_bytes)));
+  line("model",
+       fmt::format("{} ({}), {} parameters, {}", model_name, architecture, parameters, FormatBytes(model_bytes)));
   line("budget", fmt::format("{}, peak {} ({})", FormatBytes(budget_bytes), FormatBytes(peak_bytes),
                              Percent(static_cast<double>(peak_bytes) / budget_bytes)));
   line("dense weights", dense_streamed_bytes == 0
@@ -120,9 +122,9 @@ std::string Report::ToTable() const {
                               prefill.tokens_per_second()));
   line("decode", fmt::format("{} tokens in {:.2f} s, {:.1f} tokens/s", decode.tokens, decode.seconds,
                              decode.tokens_per_second()));
-  line("read from the store", fmt::format("{} in {} reads ({}), {} a token, {:.2f} s waited", FormatBytes(store_bytes_read),
-                                          store_reads, io, FormatBytes(static_cast<uint64_t>(store_bytes_per_token)),
-                                          store_wait_seconds));
+  line("read from the store",
+       fmt::format("{} in {} reads ({}), {} a token, {:.2f} s waited", FormatBytes(store_bytes_read), store_reads, io,
+                   FormatBytes(static_cast<uint64_t>(store_bytes_per_token)), store_wait_seconds));
   line("memory management", Percent(memory_management_fraction) + " of the time");
   return out;
 }

@@ -33,8 +33,7 @@ double Sampler::NextUniform() {
 }
 
 void Sampler::ApplyPenalties(std::span<const TokenId> history) {
-  const bool none =
-      options_.repeat_penalty == 1 && options_.frequency_penalty == 0 && options_.presence_penalty == 0;
+  const bool none = options_.repeat_penalty == 1 && options_.frequency_penalty == 0 && options_.presence_penalty == 0;
   if (none || options_.penalty_window == 0) return;
   if (options_.penalty_window > 0 && history.size() > static_cast<size_t>(options_.penalty_window)) {
     history = history.last(options_.penalty_window);
@@ -89,9 +88,11 @@ TokenId Sampler::Sample(std::span<const float> logits, std::span<const TokenId> 
   for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<TokenId>(i)};
   ApplyPenalties(history);
   if (options_.temperature == 0) {
-    return std::max_element(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-             return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
-           })->id;
+    return std::max_element(candidates_.begin(), candidates_.end(),
+                            [](const Candidate& a, const Candidate& b) {
+                              return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
+                            })
+        ->id;
   }
   const size_t keep = Truncate();
   const float top = candidates_[0].logit;

@@ -20,20 +20,20 @@ size_t RopePairs(const ModelSpec& spec) { return spec.inverse_frequency.size(); 
 
 // Activations of a step; [tokens, width] each, rows one after another.
 struct Transformer::Scratch {
-  float* x;          // [tokens, d] the residual stream
-  float* h;          // [tokens, d] normed input of a block
-  float* q;          // [tokens, q_dim]
-  float* k;          // [tokens, kv_dim]
-  float* v;          // [tokens, kv_dim]
-  float* heads;      // [tokens, q_dim] attention's output before the o product
-  float* attention;  // [tokens, d]
-  float* gate;       // [tokens, ff]
-  float* up;         // [tokens, ff]; matrices only
-  float* ffn;        // [tokens, d]
-  float* rope;       // [tokens, 2 * pairs], then the same for local layers
-  float* attend;     // [threads, AttendScratchFloats]
-  std::byte* quantised;     // [tokens, prepared row] of the widest input
-  float* logits;     // [logits_rows, vocab]
+  float* x;              // [tokens, d] the residual stream
+  float* h;              // [tokens, d] normed input of a block
+  float* q;              // [tokens, q_dim]
+  float* k;              // [tokens, kv_dim]
+  float* v;              // [tokens, kv_dim]
+  float* heads;          // [tokens, q_dim] attention's output before the o product
+  float* attention;      // [tokens, d]
+  float* gate;           // [tokens, ff]
+  float* up;             // [tokens, ff]; matrices only
+  float* ffn;            // [tokens, d]
+  float* rope;           // [tokens, 2 * pairs], then the same for local layers
+  float* attend;         // [threads, AttendScratchFloats]
+  std::byte* quantised;  // [tokens, prepared row] of the widest input
+  float* logits;         // [logits_rows, vocab]
   size_t quantised_stride;
   size_t attend_stride;
 
@@ -94,17 +94,23 @@ StatusOr<std::unique_ptr<Transformer>> Transformer::Create(Budget& budget, const
   page.kv_heads = parts.spec->kv_heads;
   page.head_dim = parts.spec->head_dim;
   const FfnPath ffn = parts.sparse_ffn ? FfnPath::kRecords : FfnPath::kMatrices;
-  EM_ASSIGN_OR_RETURN(AlignedBuffer memory,
-                      AlignedBuffer::Allocate(budget, MemoryCategory::kScratch,
-                                              ScratchBytes(*parts.spec, max_rows, max_logits_rows,
-                                                           parts.team->threads(), ffn, page)));
+  EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(budget, MemoryCategory::kScratch,
+                                                                    ScratchBytes(*parts.spec, max_rows, max_logits_rows,
+                                                                                 parts.team->threads(), ffn, page)));
   return std::unique_ptr<Transformer>(new Transformer(parts, page, max_rows, max_logits_rows, std::move(memory)));
 }
 
 Transformer::Transformer(const Parts& parts, const KvPageLayout& page, uint32_t max_rows, uint32_t max_logits_rows,
                          AlignedBuffer memory)
-    : parts_(parts), spec_(*parts.spec), weights_(*parts.weights), team_(*parts.team), max_rows_(max_rows),
-      max_logits_rows_(max_logits_rows), page_(page), memory_(std::move(memory)), s_(std::make_unique<Scratch>()) {
+    : parts_(parts),
+      spec_(*parts.spec),
+      weights_(*parts.weights),
+      team_(*parts.team),
+      max_rows_(max_rows),
+      max_logits_rows_(max_logits_rows),
+      page_(page),
+      memory_(std::move(memory)),
+      s_(std::make_unique<Scratch>()) {
   const FfnPath ffn = parts.sparse_ffn ? FfnPath::kRecords : FfnPath::kMatrices;
   Scratch::Carve(memory_.data(), spec_, max_rows, max_logits_rows, team_.threads(), ffn, page_, *s_);
   inverse_frequency_ = spec_.inverse_frequency;
@@ -125,6 +131,7 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
   for (uint32_t l = 0; l < spec_.layers; ++l) {
     const LayerWeights& w = weights_.layers()[l];
 
+    if (parts_.promoter) EM_RETURN_IF_ERROR(parts_.promoter->Pump());
     Norm(w.attention_norm, s_->x, tokens, s_->h);
     EM_RETURN_IF_ERROR(Attention(rows, l));
     Norm(w.post_attention_norm, s_->attention, tokens, s_->attention);
@@ -243,9 +250,7 @@ Status Transformer::FeedForward(size_t tokens, uint32_t layer) {
       body(begin, std::min(tokens * ff, begin + kElementsPerChunk));
     });
   };
-  for_elements([&](size_t begin, size_t end) {
-    ApplyActivation(spec_.activation, {s_->gate + begin, end - begin});
-  });
+  for_elements([&](size_t begin, size_t end) { ApplyActivation(spec_.activation, {s_->gate + begin, end - begin}); });
 
   if (parts_.sparse_ffn) {
     SparseFfn::Rows rows{layer, tokens, {}, s_->gate, s_->ffn};
@@ -305,7 +310,8 @@ ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
   return {format, s_->quantised, input.tokens, s_->quantised_stride};
 }
 
-// Calls body(rows, index of their first row) for the matrix as it comes: what is in memory at once, the rest slice by slice.
+// Calls body(rows, index of their first row) for the matrix as it comes: what is in memory at once, the rest slice by
+// slice.
 template <class Body>
 Status Transformer::ForSlices(const DenseMatrix& w, Body&& body) {
   WeightRows rows = w.rows;

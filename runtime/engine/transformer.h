@@ -1,5 +1,5 @@
-// The forward pass: one step over rows of any sequences, decode tokens and prefill chunks alike. It reads top to bottom as the
-// algorithm; what differs between architectures is data in ModelSpec.
+// The forward pass: one step over rows of any sequences, decode tokens and prefill chunks alike. It reads top to bottom
+// as the algorithm; what differs between architectures is data in ModelSpec.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "device/team.h"
 #include "hybrid/dense_stream.h"
+#include "hybrid/promoter.h"
 #include "hybrid/sparse_ffn.h"
 #include "mapping/kv_table.h"
 #include "runtime/engine/memory_plan.h"
@@ -31,10 +32,11 @@ class Transformer {
     const Weights* weights = nullptr;
     Team* team = nullptr;
     KvTable* kv = nullptr;
-    DenseStream* stream = nullptr;   // null where nothing is streamed
+    DenseStream* stream = nullptr;    // null where nothing is streamed
     SparseFfn* sparse_ffn = nullptr;  // null: FFN from the file's own matrices
-    bool all_neurons = false;        // dense mode
-    DType up_type = DType::kF32;     // of the records' up rows
+    Promoter* promoter = nullptr;     // null: neurons come only when asked for
+    bool all_neurons = false;         // dense mode
+    DType up_type = DType::kF32;      // of the records' up rows
     DType kv_type = DType::kF16;
   };
   ~Transformer();
@@ -47,8 +49,8 @@ class Transformer {
   static uint64_t ScratchBytes(const ModelSpec& spec, uint32_t max_rows, uint32_t max_logits_rows, int threads,
                                FfnPath ffn, const KvPageLayout& page);
 
-  // Runs `rows` (at most max_rows). Logits [logits_rows.size(), vocab] of the rows with these indices (ascending) stay valid
-  // until the next step. Errors are those of reads; KV of the rows is then undefined.
+  // Runs `rows` (at most max_rows). Logits [logits_rows.size(), vocab] of the rows with these indices (ascending) stay
+  // valid until the next step. Errors are those of reads; KV of the rows is then undefined.
   StatusOr<std::span<const float>> Step(std::span<const StepRow> rows, std::span<const uint32_t> logits_rows);
 
   uint32_t max_rows() const { return max_rows_; }

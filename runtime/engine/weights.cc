@@ -97,14 +97,22 @@ StatusOr<const float*> Weights::LoadVector(const VectorRef& ref) {
 DenseMatrix& Weights::Slot(const DenseItem& item) {
   LayerWeights& layer = layers_[item.layer];
   switch (item.role) {
-    case DenseItem::Role::kQ: return layer.q;
-    case DenseItem::Role::kK: return layer.k;
-    case DenseItem::Role::kV: return layer.v;
-    case DenseItem::Role::kO: return layer.o;
-    case DenseItem::Role::kGate: return layer.gate;
-    case DenseItem::Role::kUp: return layer.up;
-    case DenseItem::Role::kDown: return layer.down;
-    case DenseItem::Role::kOutput: return output_;
+    case DenseItem::Role::kQ:
+      return layer.q;
+    case DenseItem::Role::kK:
+      return layer.k;
+    case DenseItem::Role::kV:
+      return layer.v;
+    case DenseItem::Role::kO:
+      return layer.o;
+    case DenseItem::Role::kGate:
+      return layer.gate;
+    case DenseItem::Role::kUp:
+      return layer.up;
+    case DenseItem::Role::kDown:
+      return layer.down;
+    case DenseItem::Role::kOutput:
+      return output_;
   }
   EM_CHECK(false);
 }

@@ -1,5 +1,5 @@
-// The model's dense weights in memory, as a memory plan laid them out: matrices that stay, slices of those that are streamed,
-// and norms and biases as float32.
+// The model's dense weights in memory, as a memory plan laid them out: matrices that stay, slices of those that are
+// streamed, and norms and biases as float32.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,8 @@ class Weights {
   const float* output_bias() const { return output_bias_; }
   const std::vector<DenseSlice>& slices() const { return slices_; }  // of the streamed matrices, in order of use
 
-  // Row `row` of `matrix` as float32 [cols]: an embedding. From memory where `matrix` is the resident output, else by a read.
+  // Row `row` of `matrix` as float32 [cols]: an embedding. From memory where `matrix` is the resident output, else by a
+  // read.
   Status ReadRow(const MatrixRef& matrix, uint64_t row, float* out) const;
   // Divisors of the RoPE frequencies; empty where the model has none.
   const std::vector<float>& rope_factors() const { return rope_factors_; }

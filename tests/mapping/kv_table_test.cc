@@ -93,6 +93,65 @@ TEST_F(KvTableTest, AForkAtAPageBoundaryCopiesNothing) {
   EXPECT_EQ(pool_->leased(), 3 * kLayers);
 }
 
+std::vector<BlockLease> SharePage(const KvTable& table, SequenceId id, uint32_t page) {
+  std::vector<BlockLease> leases;
+  for (uint32_t layer = 0; layer < kLayers; ++layer) leases.push_back(table.Share(id, layer, page));
+  return leases;
+}
+
+TEST_F(KvTableTest, AnEmptySequenceAdoptsPages) {
+  const SequenceId first = table_.AddSequence();
+  ASSERT_TRUE(table_.TryAppend(first, 8));
+  const std::vector<BlockLease> kept[] = {SharePage(table_, first, 0), SharePage(table_, first, 1)};
+  table_.RemoveSequence(first);
+  const std::span<const BlockLease> pages[] = {kept[0], kept[1]};
+  const SequenceId second = table_.AddSequence();
+  auto rest = budget_.TryReserve(MemoryCategory::kOther, budget_.available_bytes());
+  EXPECT_FALSE(table_.TryAdopt(second, pages));
+  EXPECT_EQ(table_.tokens(second), 0u);
+  EXPECT_EQ(pool_->leases(kept[1][2].id()), 1u);
+  rest->Release();
+  ASSERT_TRUE(table_.TryAdopt(second, pages));
+  EXPECT_EQ(table_.tokens(second), 8u);
+  EXPECT_EQ(table_.block(second, 2, 1), kept[1][2].id());
+  EXPECT_EQ(table_.PagePointers(second, 2)[1], pool_->Address(kept[1][2]));
+  EXPECT_EQ(pool_->leased(), 2 * kLayers);
+  table_.CheckInvariants();
+  EXPECT_TRUE(table_.TryAppend(second, 1)->empty());
+  table_.CheckInvariants();
+}
+
+TEST_F(KvTableTest, ASequenceUsesAnotherPageOfTheSameBytes) {
+  const SequenceId first = table_.AddSequence();
+  const SequenceId second = table_.AddSequence();
+  ASSERT_TRUE(table_.TryAppend(first, 4));
+  ASSERT_TRUE(table_.TryAppend(second, 6));
+  table_.ReplacePage(second, 0, SharePage(table_, first, 0));
+  EXPECT_EQ(table_.block(second, 1, 0), table_.block(first, 1, 0));
+  EXPECT_EQ(pool_->leased(), 2 * kLayers);
+  table_.CheckInvariants();
+  EXPECT_DEATH(table_.ReplacePage(second, 0, SharePage(table_, first, 0)), "this should always hold");  // now shared
+}
+
+TEST_F(KvTableTest, TellsOfPagesThatASequenceLeavesToOthers) {
+  std::vector<BlockId> left;
+  table_.SetLeftListener([&](BlockId block) {
+    EXPECT_EQ(pool_->leases(block), 1u);
+    left.push_back(block);
+  });
+  const SequenceId id = table_.AddSequence();
+  ASSERT_TRUE(table_.TryAppend(id, 14));
+  const std::vector<BlockLease> kept[] = {SharePage(table_, id, 0), SharePage(table_, id, 1), SharePage(table_, id, 2)};
+  table_.Truncate(id, 13);
+  EXPECT_TRUE(left.empty());
+  table_.Truncate(id, 10);  // the fourth page was its own
+  EXPECT_TRUE(left.empty());
+  ASSERT_EQ(table_.TryAppend(id, 1)->size(), kLayers);  // the third is copied
+  EXPECT_EQ(left, std::vector{kept[2][0].id()});
+  table_.RemoveSequence(id);
+  EXPECT_EQ(left, (std::vector{kept[2][0].id(), kept[1][0].id(), kept[0][0].id()}));
+}
+
 // Each token of a page is one word; written through WritablePage, read through PagePointers.
 class RandomKv {
  public:
