@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,10 +27,13 @@ class Heat {
     kGiven,      // what Assign said, whatever happens
   };
 
-  static StatusOr<Heat> Create(Budget& budget, uint32_t layers, uint32_t neurons_per_layer, Kind kind) {
-    EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(budget, MemoryCategory::kTables,
-                                                                      uint64_t{layers} * neurons_per_layer * 4));
-    return Heat(std::move(memory), neurons_per_layer, kind);
+  // 4 bytes a neuron, and as many again to count activations.
+  static StatusOr<Heat> Create(Budget& budget, uint32_t layers, uint32_t neurons_per_layer, Kind kind,
+                               bool count = false) {
+    const uint64_t neurons = uint64_t{layers} * neurons_per_layer;
+    EM_ASSIGN_OR_RETURN(AlignedBuffer memory,
+                        AlignedBuffer::Allocate(budget, MemoryCategory::kTables, neurons * (count ? 8 : 4)));
+    return Heat(std::move(memory), neurons, neurons_per_layer, kind);
   }
 
   // One token used these neurons of `layer`.
@@ -45,6 +49,8 @@ class Heat {
       case Kind::kGiven:
         break;
     }
+    if (counts_.empty()) return;
+    for (uint32_t neuron : active) ++counts_[size_t{layer} * neurons_ + neuron];
   }
   // `tokens` tokens have passed. Where all values were rescaled: the factor; else 1.
   float Advance(uint32_t tokens);
@@ -55,15 +61,27 @@ class Heat {
   float value(NeuronId id) const { return values_[size_t{id.layer} * neurons_ + id.neuron]; }
   std::span<const float> values() const { return values_; }
   Kind kind() const { return kind_; }
+  // How often each neuron was active since the start [layers, neurons]; empty where nothing is counted.
+  std::span<const uint32_t> counts() const { return counts_; }
+  // About how many of its uses a token makes of something with this much heat; nothing where heat is not a frequency.
+  std::optional<float> Probability(float heat) const {
+    if (kind_ != Kind::kFrequency) return std::nullopt;
+    return heat / increment_ * static_cast<float>(1 - kDecay);
+  }
   // What a newcomer must be hotter by, or two neurons of like heat would take turns. By last use there is no likeness.
   float hysteresis() const { return kind_ == Kind::kFrequency ? 1.25f : 1.0f; }
 
  private:
-  Heat(AlignedBuffer memory, uint32_t neurons, Kind kind)
-      : memory_(std::move(memory)), values_(memory_.As<float>()), neurons_(neurons), kind_(kind) {}
+  Heat(AlignedBuffer memory, uint64_t neurons, uint32_t neurons_per_layer, Kind kind)
+      : memory_(std::move(memory)),
+        values_(memory_.As<float>().first(neurons)),
+        counts_(memory_.As<uint32_t>().subspan(neurons)),
+        neurons_(neurons_per_layer),
+        kind_(kind) {}
 
   AlignedBuffer memory_;
-  std::span<float> values_;  // [layers, neurons]
+  std::span<float> values_;     // [layers, neurons]
+  std::span<uint32_t> counts_;  // the same, or empty
   uint32_t neurons_;
   Kind kind_;
   float increment_ = 1;

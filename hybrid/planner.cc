@@ -18,21 +18,36 @@ std::string_view Name(Policy policy) {
   return "?";
 }
 
+namespace {
+
+constexpr uint32_t kLooksPerBlock = 32;
+
+float Worth(const NeuronTable& table, Tier tier, const Heat& heat, uint32_t block) {
+  const SlotGrid& grid = table.grid(tier);
+  float sum = 0;
+  for (uint32_t i = 0; i < grid.records_per_block; ++i) {
+    if (const auto neuron = table.neuron_at(tier, grid.slot(block, i))) sum += heat.value(*neuron);
+  }
+  return sum;
+}
+
+std::optional<uint32_t> Coldest(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& blocks) {
+  return blocks.Coldest([&](uint32_t block) { return Worth(table, tier, heat, block); }, kLooksPerBlock);
+}
+
+}  // namespace
+
+std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks) {
+  const std::optional<uint32_t> block = Coldest(table, tier, heat, neuron_blocks);
+  return block ? std::optional(Worth(table, tier, heat, *block)) : std::nullopt;
+}
+
 ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks,
                       uint32_t count) {
-  constexpr uint32_t kLooksPerBlock = 32;
-  const SlotGrid& grid = table.grid(tier);
-  const auto worth = [&](uint32_t block) {
-    float sum = 0;
-    for (uint32_t i = 0; i < grid.records_per_block; ++i) {
-      if (const auto neuron = table.neuron_at(tier, grid.slot(block, i))) sum += heat.value(*neuron);
-    }
-    return sum;
-  };
   ShrinkPlan plan;
   std::vector<std::pair<float, NeuronId>> homeless;
   while (plan.blocks.size() < count) {
-    const std::optional<uint32_t> block = neuron_blocks.Coldest(worth, kLooksPerBlock);
+    const std::optional<uint32_t> block = Coldest(table, tier, heat, neuron_blocks);
     if (!block) break;
     neuron_blocks.Remove(*block);
     plan.blocks.push_back(*block);

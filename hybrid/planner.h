@@ -34,6 +34,9 @@ struct ShrinkPlan {
 ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks,
                       uint32_t count);
 
+// The worth of the block that PlanShrink would choose first; nothing where there is none.
+std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks);
+
 // Of the `candidates` the slot whose neuron is the coldest, if it is colder than `newcomer` by the hysteresis. Slots
 // without a neuron and neurons that `is_protected` are passed over.
 template <class Protected>

@@ -13,8 +13,6 @@ namespace {
 constexpr uint32_t kVictimWindow = 8;
 // Blocks without a neuron that the search steps over at most.
 constexpr uint32_t kMostSkips = 64;
-// Blocks that neurons give up ahead of need in one step, beyond what the next step takes.
-constexpr uint32_t kMostEarlyBlocks = 8;
 
 Heat::Kind HeatKind(Policy policy) {
   switch (policy) {
@@ -46,8 +44,8 @@ StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budge
   EM_ASSIGN_OR_RETURN(NeuronTable table, NeuronTable::Create(budget, options.layers, options.neurons_per_layer));
   EM_RETURN_IF_ERROR(table.AttachPool(budget, Tier::kDevice, grid));
   EM_ASSIGN_OR_RETURN(FragmentMap fragments, FragmentMap::Create(budget, Tier::kDevice, grid));
-  EM_ASSIGN_OR_RETURN(Heat heat,
-                      Heat::Create(budget, options.layers, options.neurons_per_layer, HeatKind(options.policy)));
+  EM_ASSIGN_OR_RETURN(Heat heat, Heat::Create(budget, options.layers, options.neurons_per_layer,
+                                              HeatKind(options.policy), options.count_activations));
   EM_ASSIGN_OR_RETURN(Reservation tables, budget.Reserve(MemoryCategory::kTables, OwnTableBytes(pool->capacity())));
   return std::unique_ptr<NeuronResidency>(
       new NeuronResidency(pool, options, std::move(table), std::move(fragments), std::move(heat), std::move(tables)));
@@ -84,17 +82,17 @@ void NeuronResidency::Grow() {
 }
 
 void NeuronResidency::MakeFree(uint32_t blocks) {
-  if (pool_->free() >= blocks || fixed()) return;
-  statistics_.late_blocks += std::min(blocks - pool_->free(), coldest_.size());
-  Shrink(blocks - pool_->free());
+  if (pool_->free() < blocks && !fixed()) Shrink(blocks - pool_->free());
 }
 
-void NeuronResidency::Prepare(uint32_t now, uint32_t soon) {
-  if (fixed()) return;
-  reserve_ = std::max(now, soon);
-  const uint32_t early = std::min(reserve_, std::max(now, pool_->free() + kMostEarlyBlocks));
-  if (pool_->free() < early) Shrink(early - pool_->free());
-  Grow();
+void NeuronResidency::SetReserve(uint32_t blocks) {
+  if (!fixed()) reserve_ = blocks;
+}
+
+std::optional<float> NeuronResidency::ColdestBlockActivity() {
+  if (fixed()) return std::nullopt;
+  const std::optional<float> heat = ColdestWorth(table_, Tier::kDevice, heat_, coldest_);
+  return heat ? heat_.Probability(*heat) : std::nullopt;
 }
 
 // Neurons give up `blocks` blocks. Those that are hotter than others that stay take their places.

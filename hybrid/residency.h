@@ -24,15 +24,15 @@ struct ResidencyOptions {
   uint64_t slot_bytes = 0;        // slots lie at multiples of this in the pool's blocks
   uint64_t page_bytes = 0;        // what a KV page uses of its block
   uint32_t static_kv_blocks = 0;  // kStatic: what is KV's and stays so
+  bool count_activations = false;
 };
 
 struct ResidencyStatistics {
   uint64_t evicted_blocks = 0;
-  uint64_t dropped = 0;      // neurons that left
-  uint64_t relocated = 0;    // neurons of evicted blocks that were worth a place elsewhere
-  uint64_t promoted = 0;     // neurons that came, late or ahead of need
-  uint64_t late_blocks = 0;  // evicted while a step waited for them, not ahead of need
-  uint64_t nanos = 0;        // spent on all this
+  uint64_t dropped = 0;    // neurons that left
+  uint64_t relocated = 0;  // neurons of evicted blocks that were worth a place elsewhere
+  uint64_t promoted = 0;   // neurons that came, late or ahead of need
+  uint64_t nanos = 0;      // spent on all this
 };
 
 // Invariants: a neuron block is leased here and all its slots are offered as kNeuronBlock; every resident neuron lies
@@ -53,9 +53,11 @@ class NeuronResidency {
   void Grow();
   // Neurons give up blocks until the pool has `blocks` free ones, as far as neuron blocks go.
   void MakeFree(uint32_t blocks);
-  // The same ahead of need, when no step waits: `now` blocks in any case, and some of those up to `soon`. That many
-  // stay free until the next call.
-  void Prepare(uint32_t now, uint32_t soon);
+  // Grow leaves so many blocks free from now on.
+  void SetReserve(uint32_t blocks);
+  // How many neurons of the block that MakeFree would take first are active in a token, on average. Nothing where no
+  // block is to be had, or where heat does not tell.
+  std::optional<float> ColdestBlockActivity();
   // A block has become KV: its tail can be lent. A KV block is about to be freed: its tail is taken back.
   void OfferKvTail(uint32_t block);
   void TakeBackKvTail(uint32_t block);

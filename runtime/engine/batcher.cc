@@ -33,18 +33,21 @@ const Batcher::Conversation& Batcher::Get(ConversationId id) const {
   return found->second;
 }
 
-ConversationId Batcher::Open() {
+ConversationId Batcher::Open(uint64_t tenant) {
   const ConversationId id(next_id_++);
   conversations_[id].sequence = engine_->NewSequence();
+  conversations_[id].tenant = tenant;
   return id;
 }
 
 void Batcher::Close(ConversationId id) {
   const auto found = conversations_.find(id);
   EM_CHECK(found != conversations_.end());
-  active_ -= found->second.active;
-  running_ -= found->second.running;
-  engine_->EndSequence(found->second.sequence);
+  Conversation& c = found->second;
+  active_ -= c.active;
+  running_ -= c.running;
+  engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
+  engine_->EndSequence(c.sequence);
   conversations_.erase(found);
 }
 
@@ -85,6 +88,7 @@ void Batcher::Finish(ConversationId id, Conversation& c, FinishReason reason, st
   active_ -= c.active;
   running_ -= c.running;
   c.active = c.running = c.cancelled = false;
+  engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
   if (!events.empty() && events.back().conversation == id) {
     events.back().finish = reason;
   } else {
@@ -123,11 +127,12 @@ void Batcher::Admit(const std::vector<Entry*>& order) {
   uint64_t blocks = 0;
   bool full = false;
   running_ = 0;
+  const uint32_t most = options_.max_kept > 0 ? std::min(options_.max_kept, options_.max_batch) : options_.max_batch;
   for (Entry* entry : order) {
     Conversation& c = entry->second;
     const uint32_t growth = c.running ? 0 : std::min(c.request.max_tokens - c.generated, kRoomToGrow);
     const uint64_t own = engine_->BlocksOfSequence(static_cast<uint32_t>(c.tokens.size()) + growth);
-    full |= running_ == options_.max_batch || (running_ > 0 && blocks + own > engine_->most_kv_blocks());
+    full |= running_ == most || (running_ > 0 && blocks + own > engine_->most_kv_blocks());
     c.running = !full;
     running_ += c.running;
     blocks += c.running ? own : 0;
@@ -152,26 +157,51 @@ void Batcher::PlanSlices(const std::vector<Entry*>& order) {
   }
 }
 
+// Where there is a prefix cache its pages stay there, as long as nobody needs their blocks.
 void Batcher::DropKv(Conversation& c) {
+  ++(c.active ? statistics_.preemptions : statistics_.idle_drops);
   c.known = std::max(c.known, engine_->tokens(c.sequence));
+  engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
   engine_->EndSequence(c.sequence);
   c.sequence = engine_->NewSequence();
 }
 
-// Takes KV from conversations that don't run until the planned slices fit: first from those without a request, the
-// longest unused first. The engine refuses the step where that is not enough.
+// The conversation whose KV is the first to go: one that does not run, without a request rather than with one, the
+// longest unused first. Null: none.
+Batcher::Conversation* Batcher::LeastWanted() {
+  Conversation* least = nullptr;
+  for (auto& [id, c] : conversations_) {
+    if (c.running || engine_->tokens(c.sequence) == 0) continue;
+    if (!least || std::pair(c.active, c.last_used) < std::pair(least->active, least->last_used)) least = &c;
+  }
+  return least;
+}
+
+// Takes KV from conversations that don't run until the planned slices fit. The engine refuses the step where that is
+// not enough.
 void Batcher::MakeRoom() {
   uint64_t blocks = 0;
-  for (const Planned& p : planned_) blocks += engine_->BlocksFor(p.entry->second.sequence, p.tokens);
-  while (blocks > engine_->obtainable_blocks()) {
-    Conversation* victim = nullptr;
-    for (auto& [id, c] : conversations_) {
-      if (c.running || engine_->tokens(c.sequence) == 0) continue;
-      if (!victim || std::pair(c.active, c.last_used) < std::pair(victim->active, victim->last_used)) victim = &c;
-    }
+  uint32_t kept = 0;
+  for (const Planned& p : planned_) {
+    blocks += engine_->BlocksFor(p.entry->second.sequence, p.tokens);
+    kept += engine_->tokens(p.entry->second.sequence) == 0;
+  }
+  for (const auto& [id, c] : conversations_) kept += engine_->tokens(c.sequence) > 0;
+  while (blocks > engine_->obtainable_blocks() || (options_.max_kept > 0 && kept > options_.max_kept)) {
+    Conversation* victim = LeastWanted();
     if (!victim) return;
-    ++(victim->active ? statistics_.preemptions : statistics_.idle_drops);
     DropKv(*victim);
+    --kept;
+  }
+}
+
+// Conversations that begin to read take what is known of their tokens already.
+void Batcher::AdoptPrefixes() {
+  for (auto& [id, c] : conversations_) {
+    if (!c.running || engine_->tokens(c.sequence) > 0) continue;
+    const uint32_t found = engine_->AdoptPrefix(c.tenant, c.tokens, c.sequence);
+    statistics_.cached_tokens += found;
+    c.known = std::max(c.known, found);
   }
 }
 
@@ -210,13 +240,16 @@ StatusOr<std::vector<BatchEvent>> Batcher::Step() {
   const std::vector<Entry*> order = ByPriority();
   if (order.empty()) return events;
   Admit(order);
+  AdoptPrefixes();
   PlanSlices(order);
   MakeRoom();
   slices_.clear();
   for (const Planned& p : planned_) {
     const Conversation& c = p.entry->second;
     const uint32_t at = engine_->tokens(c.sequence);
-    slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), at + p.tokens == c.tokens.size()});
+    const uint32_t rest = static_cast<uint32_t>(c.tokens.size()) - at - p.tokens;
+    slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), rest == 0,
+                       rest > 0 ? std::min(rest, p.tokens) : c.generated + 1 < c.request.max_tokens});
   }
   EM_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_->Step(slices_));
   ++statistics_.steps;

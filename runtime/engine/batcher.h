@@ -42,6 +42,7 @@ struct BatchEvent {
 
 struct BatcherOptions {
   uint32_t max_batch = 8;  // conversations that run in one step
+  uint32_t max_kept = 0;   // conversations that keep KV at once; 0: as many as fit
   // Tokens of prompts a step takes while others decode, so that they are never held up for long; alone a prompt takes
   // whole steps.
   uint32_t prefill_tokens_beside_decode = 64;
@@ -56,6 +57,7 @@ struct BatcherStatistics {
   uint64_t preemptions = 0;        // KV of conversations that are answering, taken for others
   uint64_t idle_drops = 0;         // KV of conversations without a request, taken for others
   uint64_t recomputed_tokens = 0;  // read again after either
+  uint64_t cached_tokens = 0;      // of prompts, found in the prefix cache
 };
 
 // One thread. The engine outlives it, and is used by nothing else meanwhile.
@@ -64,7 +66,8 @@ class Batcher {
   Batcher(Engine* engine, const BatcherOptions& options);
   ~Batcher();
 
-  ConversationId Open();
+  // Conversations share the KV of common beginnings (where the engine has a prefix cache) within a tenant only.
+  ConversationId Open(uint64_t tenant = 0);
   // Ends its request, if any, without an event, and frees its KV.
   void Close(ConversationId conversation);
   // Errors: InvalidInput for what can never work (a conversation longer than the context, token ids out of range, one
@@ -93,6 +96,7 @@ class Batcher {
     std::vector<TokenId> tokens;
     Request request;
     std::optional<Sampler> sampler;
+    uint64_t tenant = 0;
     uint32_t generated = 0;
     uint32_t known = 0;      // tokens that were in the KV once; reading them again is recomputing
     uint64_t arrival = 0;    // order of requests
@@ -112,6 +116,8 @@ class Batcher {
   void Admit(const std::vector<Entry*>& order);
   void PlanSlices(const std::vector<Entry*>& order);
   void MakeRoom();
+  Conversation* LeastWanted();
+  void AdoptPrefixes();
   void DropKv(Conversation& c);
   void Finish(ConversationId id, Conversation& c, FinishReason reason, std::vector<BatchEvent>& events);
   void TakeLogits(std::span<const float> logits, std::vector<BatchEvent>& events);

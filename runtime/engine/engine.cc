@@ -15,6 +15,10 @@ namespace {
 // Used for loading when nothing is streamed later; the pool takes its place.
 constexpr uint64_t kLoadRingBytes = 8 << 20;
 constexpr uint64_t kMinLoadRingBytes = 32 << 10;
+// A step of so many tokens tells what reading a prompt costs.
+constexpr size_t kPrefillTokens = 16;
+// Blocks freed ahead of need in one step, beyond what the next step takes.
+constexpr uint32_t kMostEarlyBlocks = 8;
 
 void Notice(const EngineOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
@@ -31,6 +35,8 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
   request.context = options.context > 0 ? options.context : spec.context;
   request.kv_tokens = std::min(options.kv_tokens, request.context);
   request.sequences = options.sequences;
+  request.prefix_cache = options.prefix_cache;
+  request.count_activations = options.count_activations;
   if (options.policy == Policy::kStatic) {
     request.static_kv = true;
     request.static_kv_share = options.static_kv_share;
@@ -193,6 +199,11 @@ Status Engine::MakePool(const EngineOptions& options) {
   EM_ASSIGN_OR_RETURN(pool_,
                       BlockPool::Create(*budget_, static_cast<uint32_t>(plan_.pool_blocks), geometry.block_bytes));
   kv_ = std::make_unique<KvTable>(pool_.get(), budget_.get(), spec.layers, geometry.page_tokens);
+  if (options.prefix_cache) {
+    EM_ASSIGN_OR_RETURN(prefix_, PrefixIndex::Create(budget_.get(), pool_.get(), kv_.get(), [this](BlockId block) {
+                          if (residency_) residency_->TakeBackKvTail(Index(block));
+                        }));
+  }
   Transformer::Parts parts;
   parts.spec = &spec;
   parts.weights = weights_.get();
@@ -201,10 +212,11 @@ Status Engine::MakePool(const EngineOptions& options) {
   parts.stream = stream_.get();
   parts.kv_type = options.kv_type;
   if (plan_.ffn == FfnPath::kRecords) {
-    EM_ASSIGN_OR_RETURN(residency_,
-                        NeuronResidency::Create(*budget_, pool_.get(),
-                                                {options.policy, spec.layers, spec.ff, store_->layout().slot_bytes,
-                                                 geometry.page_bytes, static_cast<uint32_t>(plan_.static_kv_blocks)}));
+    EM_ASSIGN_OR_RETURN(
+        residency_,
+        NeuronResidency::Create(*budget_, pool_.get(),
+                                {options.policy, spec.layers, spec.ff, store_->layout().slot_bytes, geometry.page_bytes,
+                                 static_cast<uint32_t>(plan_.static_kv_blocks), options.count_activations}));
     EM_ASSIGN_OR_RETURN(sparse_ffn_, SparseFfn::Create(*budget_, team_.get(), &*store_, residency_.get(),
                                                        delta_ring_.get(), spec.activation, plan_.prefill_chunk));
     EM_RETURN_IF_ERROR(FillNeurons(options));
@@ -328,7 +340,10 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
   for (const StepSlice& slice : slices) {
     blocks += kv_->BlocksFor(slice.sequence, static_cast<uint32_t>(slice.ids.size()));
   }
-  if (residency_) residency_->MakeFree(blocks);
+  if (pool_->free() < blocks) {
+    late_blocks_ += blocks - pool_->free();
+    FreeBlocks(blocks);
+  }
   const size_t token_bytes = plan_.geometry.page_bytes / kv_->page_tokens();
   for (size_t i = 0; i < slices.size(); ++i) {
     const SequenceId sequence = slices[i].sequence;
@@ -372,10 +387,14 @@ StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slic
     }
     return status;
   }
-  if (residency_) {
-    residency_->Advance(static_cast<uint32_t>(rows_.size()));
-    PrepareNext(slices);
+  const double step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (rows_.size() >= kPrefillTokens) {
+    const double micros = step_seconds * 1e6 / static_cast<double>(rows_.size());
+    prefill_micros_per_token_ += (prefill_micros_per_token_ > 0 ? 0.2 : 1.0) * (micros - prefill_micros_per_token_);
   }
+  if (residency_) residency_->Advance(static_cast<uint32_t>(rows_.size()));
+  if (prefix_) prefix_->Advance(rows_.size());
+  PrepareNext(slices);
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   tokens_ += rows_.size();
   ++steps_;
@@ -392,7 +411,57 @@ void Engine::PrepareNext(std::span<const StepSlice> slices) {
     now += kv_->BlocksFor(slice.sequence, next);
     soon += kv_->BlocksFor(slice.sequence, next > 0 ? std::min(next + kStepsAhead - 1, room) : 0);
   }
-  residency_->Prepare(now, soon);
+  FreeBlocks(std::min(soon, std::max(now, pool_->free() + kMostEarlyBlocks)));
+  if (!residency_) return;
+  residency_->SetReserve(soon);
+  residency_->Grow();
+}
+
+// Which is cheaper to give up: the coldest cached pages of KV, which may have to be computed again, or the coldest
+// block of neurons, which will be read again? In microseconds a token and block.
+bool Engine::CachedPageIsWorthLess() {
+  const auto page = prefix_ ? prefix_->Coldest() : std::nullopt;
+  if (!page) return false;
+  const std::optional<float> activity = residency_ ? residency_->ColdestBlockActivity() : std::nullopt;
+  if (!activity) return true;
+  // A text is asked for again ever more rarely the longer it has not been; half of what is asked for again comes within
+  // this.
+  constexpr double kTypicalReturn = 2000;
+  const double age = static_cast<double>(prefix_->now() - page->last_use);
+  const double returns_a_token = 0.5 / (age + kTypicalReturn);
+  const double page_micros = page->tokens * prefill_micros_per_token_ / page->blocks * returns_a_token;
+  const SparseFfnStatistics& ffn = sparse_ffn_->statistics();
+  const uint64_t records = std::max<uint64_t>(1, ffn.wanted - ffn.resident);
+  const double record_micros = static_cast<double>(reader_->statistics().busy_micros - reads_at_start_.busy_micros) /
+                               static_cast<double>(records);
+  return page_micros <= *activity * record_micros;
+}
+
+// Makes free blocks until there are `blocks`, as far as neurons and cached pages go; whatever is worth less goes first.
+void Engine::FreeBlocks(uint32_t blocks) {
+  while (pool_->free() < blocks) {
+    const uint32_t before = pool_->free();
+    if (CachedPageIsWorthLess()) {
+      prefix_->Evict(1);
+    } else if (residency_) {
+      residency_->MakeFree(std::min(blocks, before + kv_->layers()));
+    }
+    if (pool_->free() > before) continue;
+    if (prefix_) prefix_->Evict(blocks - before);
+    return;
+  }
+}
+
+uint32_t Engine::AdoptPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence) {
+  return prefix_ ? prefix_->Adopt(salt, tokens.first(tokens.size() - 1), sequence) : 0;
+}
+
+void Engine::IndexPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence) {
+  if (prefix_) prefix_->Insert(salt, tokens.first(kv_->tokens(sequence)), sequence);
+}
+
+std::span<const uint32_t> Engine::activation_counts() const {
+  return residency_ ? residency_->heat().counts() : std::span<const uint32_t>();
 }
 
 StatusOr<std::span<const float>> Engine::Step(std::span<const StepSlice> slices) {
@@ -481,6 +550,8 @@ EngineStatistics Engine::statistics() const {
   s.steps = steps_;
   s.tokens = tokens_;
   s.seconds = seconds_;
+  s.late_blocks = late_blocks_;
+  s.prefill_micros_per_token = prefill_micros_per_token_;
   if (sparse_ffn_) {
     s.ffn = sparse_ffn_->statistics();
     s.management_seconds = (residency_->statistics().nanos + s.ffn.management_nanos) * 1e-9;
@@ -497,6 +568,7 @@ void Engine::CheckInvariants() const {
   budget_->CheckInvariants();
   pool_->CheckInvariants();
   kv_->CheckInvariants();
+  if (prefix_) prefix_->CheckInvariants();
   if (residency_) residency_->CheckInvariants();
 }
 

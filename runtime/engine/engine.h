@@ -14,6 +14,7 @@
 #include "hybrid/residency.h"
 #include "hybrid/sparse_ffn.h"
 #include "mapping/kv_table.h"
+#include "mapping/prefix_index.h"
 #include "mem/block_pool.h"
 #include "mem/read_ring.h"
 #include "runtime/engine/memory_plan.h"
@@ -34,6 +35,8 @@ struct EngineOptions {
   // kStatic: what is KV's for good, either the whole context for each of so many sequences, or a share of the pool.
   uint32_t static_slots = 1;
   std::optional<double> static_kv_share;
+  bool prefix_cache = false;       // keep the KV of texts that have ended, to be found again by their tokens
+  bool count_activations = false;  // see Engine::activation_counts
   // How often each neuron was active [layers, neurons]; kStatic fills memory with the hottest. Empty: as the store has
   // them.
   std::span<const float> profile;
@@ -68,7 +71,9 @@ struct EngineStatistics {
   double seconds = 0;             // in steps
   double management_seconds = 0;  // of those: planning and moving neurons
   SparseFfnStatistics ffn;
-  ReadStatistics reads;  // since the model was loaded
+  ReadStatistics reads;                 // since the model was loaded
+  uint64_t late_blocks = 0;             // that a step waited for: they had not been freed ahead
+  double prefill_micros_per_token = 0;  // measured lately; 0: not yet
 };
 
 class Engine {
@@ -106,8 +111,18 @@ class Engine {
   uint32_t most_kv_blocks() const { return residency_ ? residency_->most_kv_blocks() : pool_->capacity(); }
   // Are all ids tokens of the model?
   Status CheckTokens(std::span<const TokenId> ids) const;
-  uint32_t obtainable_blocks() const { return residency_ ? residency_->obtainable_blocks() : pool_->free(); }
+  uint32_t obtainable_blocks() const {
+    return (residency_ ? residency_->obtainable_blocks() : pool_->free()) + (prefix_ ? prefix_->evictable_blocks() : 0);
+  }
 
+  // The empty sequence begins with the longest run of whole pages that is kept of `tokens`, for this tenant (its salt);
+  // all but the last token at most. Returns how many tokens it has then. IndexPrefix keeps those that a sequence has,
+  // whose first tokens `tokens` are. Without prefix_cache neither does anything.
+  uint32_t AdoptPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence);
+  void IndexPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence);
+
+  // How often each neuron was active since the start [layers, neurons]; empty without count_activations.
+  std::span<const uint32_t> activation_counts() const;
   // From now on neurons are worth what `worth` [layers, neurons] says (kOracle, kStatic); the most valuable are read
   // into memory in place of others.
   Status PlaceNeurons(std::span<const float> worth);
@@ -135,6 +150,8 @@ class Engine {
   Status FillNeurons(const EngineOptions& options);
   Status ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress);
   void PrepareNext(std::span<const StepSlice> slices);
+  void FreeBlocks(uint32_t blocks);
+  bool CachedPageIsWorthLess();
   void TakeBackTails(SequenceId sequence, uint32_t first_page);
   Status MakeRoom(std::span<const StepSlice> slices);
   StatusOr<std::span<const float>> Forward(std::span<const StepSlice> slices, std::span<const uint32_t> logits_rows);
@@ -160,6 +177,7 @@ class Engine {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<NeuronResidency> residency_;
   std::unique_ptr<KvTable> kv_;
+  std::unique_ptr<PrefixIndex> prefix_;  // null without prefix_cache
   std::unique_ptr<SparseFfn> sparse_ffn_;
   std::unique_ptr<Promoter> promoter_;
   std::unique_ptr<Transformer> transformer_;
@@ -169,6 +187,8 @@ class Engine {
   uint64_t steps_ = 0;
   uint64_t tokens_ = 0;
   double seconds_ = 0;
+  uint64_t late_blocks_ = 0;
+  double prefill_micros_per_token_ = 0;
 };
 
 }  // namespace elasticmem

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "hybrid/planner.h"
 #include "hybrid/sparse_ffn.h"
+#include "mapping/prefix_index.h"
 
 namespace elasticmem {
 namespace {
@@ -162,9 +163,18 @@ class Planner {
            CeilDiv<uint64_t>(std::max<uint32_t>(1, tokens), plan_.geometry.page_tokens);
   }
   // What `blocks` blocks and the tables that describe them take.
-  uint64_t PoolCost(uint64_t blocks) const { return blocks * BlockCost() + 4096; }
+  uint64_t PoolCost(uint64_t blocks) const {
+    return blocks * BlockCost() + 4096 +
+           (request_.prefix_cache ? PrefixIndex::MaxTableBytes(1, spec_.layers, plan_.geometry.page_tokens) : 0);
+  }
   uint64_t BlockCost() const {
-    return plan_.geometry.block_bytes + 64 + 13 * uint64_t{plan_.geometry.records_per_block};
+    return plan_.geometry.block_bytes + 64 + 13 * uint64_t{plan_.geometry.records_per_block} +
+           (request_.prefix_cache ? PrefixTableBytesPerBlock() : 0);
+  }
+
+  uint64_t PrefixTableBytesPerBlock() const {
+    constexpr uint32_t kMany = 1 << 16;
+    return CeilDiv<uint64_t>(PrefixIndex::MaxTableBytes(kMany, spec_.layers, plan_.geometry.page_tokens), kMany) + 1;
   }
 
   GeometryShapes Shapes() const {
@@ -219,7 +229,8 @@ class Planner {
 
   uint64_t NeuronTables() const {
     if (plan_.ffn != FfnPath::kRecords) return 0;
-    return 8 * uint64_t{spec_.layers} * spec_.ff + Missed::MemoryBytes() + 4 * 4096 + request_.store_table_bytes;
+    return (request_.count_activations ? 12 : 8) * uint64_t{spec_.layers} * spec_.ff + Missed::MemoryBytes() +
+           4 * 4096 + request_.store_table_bytes;
   }
   // A page's entry in the table of its sequence; tables double as they grow.
   uint64_t KvTables() const {

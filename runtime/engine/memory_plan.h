@@ -45,6 +45,8 @@ struct PlanRequest {
   uint32_t kv_tokens = 0;  // tokens of KV that must fit whatever else is dropped
   uint32_t context = 0;    // tokens of a sequence at most
   uint32_t sequences = 1;  // at once, each of kv_tokens
+  bool prefix_cache = false;
+  bool count_activations = false;
   bool static_kv = false;  // KV is fixed: what kv_tokens and sequences ask for, or this share of the pool
   std::optional<double> static_kv_share;
   int threads = 1;

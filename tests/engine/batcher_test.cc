@@ -3,6 +3,7 @@
 #include "runtime/engine/batcher.h"
 
 #include <random>
+#include <set>
 
 #include "tests/engine/engine_testing.h"
 
@@ -94,26 +95,39 @@ struct Pattern {
   uint32_t chunk;
   bool staggered;  // they arrive one every few steps, in another order
   bool shuffled_priorities;
+  Policy policy = Policy::kElastic;
+  bool prefix_cache = false;
+  uint32_t max_kept = 0;
 };
 
 TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
-  constexpr uint32_t kTokens = 24;
+  constexpr uint32_t kTokens = 16;
   const auto prompts = Prompts();
   const std::vector<Expected> expected = Alone(prompts, kTokens);
-  for (const Pattern& p : {Pattern{"roomy", 16, 0, 64, 128, false, false},
-                           {"few at once", 3, 0, 16, 32, false, false},
-                           {"staggered", 16, 0, 5, 64, true, false},
-                           {"tight", 16, 512, 16, 32, false, false},
-                           {"tight, staggered, priorities", 16, 288, 7, 16, true, true}}) {
+  for (const Pattern& p :
+       {Pattern{"roomy", 16, 0, 64, 128, false, false}, Pattern{"few at once", 3, 0, 16, 32, false, false},
+        Pattern{"staggered, shared beginnings", 16, 0, 5, 64, true, false, Policy::kElastic, true},
+        Pattern{"tight", 16, 512, 16, 32, false, false},
+        Pattern{"tight, staggered, priorities", 16, 288, 7, 16, true, true},
+        Pattern{"tight, shared beginnings", 8, 512, 16, 32, true, true, Policy::kElastic, true},
+        Pattern{"lru", 8, 512, 16, 32, true, false, Policy::kLru},
+        Pattern{"oracle that was told nothing", 8, 768, 16, 32, false, false, Policy::kOracle},
+        Pattern{"static share", 4, 1500, 16, 32, true, false, Policy::kStatic},
+        Pattern{"static slots", 4, 1500, 16, 32, true, true, Policy::kStatic, false, 4}}) {
     SCOPED_TRACE(p.name);
     EngineOptions options = Options(p.batch);
     options.prefill_chunk = p.chunk;
     if (p.kv_tokens > 0) options.budget_bytes = BudgetFor(options, p.kv_tokens);
+    options.policy = p.policy;
+    options.prefix_cache = p.prefix_cache;
+    options.static_slots = p.max_kept;
+    if (p.max_kept == 0) options.static_kv_share = 0.8;
     const auto engine = OpenEngine(*model_, options);
     ASSERT_NE(engine, nullptr);
     std::map<ConversationId, LogitsHash> hashes;
     BatcherOptions batching;
     batching.max_batch = p.batch;
+    batching.max_kept = p.max_kept;
     batching.prefill_tokens_beside_decode = p.prefill_beside;
     batching.on_logits = [&](ConversationId id, std::span<const float> logits) { hashes[id].Add(logits); };
     Batcher batcher(engine.get(), batching);
@@ -152,6 +166,7 @@ TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
     if (p.kv_tokens > 0) {
       EXPECT_GT(batcher.statistics().preemptions + batcher.statistics().idle_drops, 0u);
     }
+    EXPECT_TRUE(p.prefix_cache || batcher.statistics().cached_tokens == 0);
     EXPECT_LE(engine->budget().peak_bytes(), options.budget_bytes);
   }
 }
@@ -260,6 +275,39 @@ TEST_F(BatcherTest, RequestThatCanNeverFitIsRefusedWithBothNumbers) {
   const Status longer = batcher.Submit(id, Greedy(Encode("Once"), 1000));
   EXPECT_EQ(longer.code(), StatusCode::kInvalidArgument) << Message(longer);
   EXPECT_FALSE(batcher.busy());
+}
+
+TEST_F(BatcherTest, CommonBeginningsAreReadOncePerTenant) {
+  EngineOptions options = Options();
+  options.prefix_cache = true;
+  const auto engine = OpenEngine(*model_, options);
+  std::vector<TokenId> prompt = Prompts().back();
+  while (prompt.size() < 200) prompt.push_back(prompt[prompt.size() - 40]);
+  const auto expected = GenerateGreedy(*engine, prompt, 10).ids;
+  Batcher batcher(engine.get(), BatcherOptions());
+  const uint32_t whole_pages = (static_cast<uint32_t>(prompt.size()) - 1) / engine->plan().geometry.page_tokens *
+                               engine->plan().geometry.page_tokens;
+  ASSERT_GT(whole_pages, 0u);
+  uint64_t cached = 0;
+  std::set<uint64_t> known;
+  for (const uint64_t tenant : {1, 1, 2, 2, 1}) {
+    const ConversationId id = batcher.Open(tenant);
+    ASSERT_TRUE(batcher.Submit(id, Greedy(prompt, 10)).ok());
+    std::vector<TokenId> seen;
+    while (batcher.busy()) {
+      const auto events = batcher.Step();
+      ASSERT_TRUE(events.ok());
+      for (const BatchEvent& event : *events) seen.push_back(*event.token);
+    }
+    EXPECT_EQ(seen, expected) << "tenant " << tenant;
+    batcher.Close(id);
+    batcher.CheckInvariants();
+    const uint64_t found = batcher.statistics().cached_tokens - cached;
+    cached += found;
+    EXPECT_EQ(found, known.insert(tenant).second ? 0 : whole_pages) << "tenant " << tenant;
+  }
+  EXPECT_EQ(cached, 3 * whole_pages);
+  EXPECT_GT(engine->pool().blocks(BlockOwner::kCached), 0u);
 }
 
 // Admitted and cancelled in every state: all blocks come back.
