@@ -124,15 +124,18 @@ void NeuronResidency::OfferKvTail(uint32_t block) {
   fragments_.Offer(block, options_.page_bytes, pool_->block_bytes(), SlotSource::kBlockTail);
 }
 
-void NeuronResidency::TakeBackKvTail(uint32_t block) {
-  const uint64_t end = pool_->block_bytes();
-  for (const SlotId slot : fragments_.Loans(block, options_.page_bytes, end)) {
+void NeuronResidency::OfferPageEnd(uint32_t block, uint64_t begin) {
+  if (begin < options_.page_bytes) fragments_.Offer(block, begin, options_.page_bytes, SlotSource::kPageEnd);
+}
+
+void NeuronResidency::TakeBack(uint32_t block, uint64_t begin, uint64_t end) {
+  for (const SlotId slot : fragments_.Loans(block, begin, end)) {
     const auto neuron = table_.neuron_at(Tier::kDevice, slot);
     if (!neuron) continue;
     table_.Clear(*neuron);
     missed_.Add(*neuron, heat_);
   }
-  fragments_.TakeBack(block, options_.page_bytes, end, table_);
+  fragments_.TakeBack(block, begin, end, table_);
 }
 
 std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
@@ -226,7 +229,8 @@ void NeuronResidency::Advance(uint32_t tokens) {
 }
 
 uint32_t NeuronResidency::fragment_slots() const {
-  return fragments_.lendable(SlotSource::kBlockTail) + fragments_.lent(SlotSource::kBlockTail);
+  return fragment_slots_used() + fragments_.lendable(SlotSource::kBlockTail) +
+         fragments_.lendable(SlotSource::kPageEnd);
 }
 
 uint32_t NeuronResidency::slots() const {

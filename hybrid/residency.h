@@ -36,7 +36,8 @@ struct ResidencyStatistics {
 };
 
 // Invariants: a neuron block is leased here and all its slots are offered as kNeuronBlock; every resident neuron lies
-// in a lent slot; of a KV block only the tail is offered. One thread; the pool outlives it.
+// in a lent slot; of a KV block only the tail and the unwritten end of its page are offered. One thread; the pool
+// outlives it.
 class NeuronResidency {
  public:
   static StatusOr<std::unique_ptr<NeuronResidency>> Create(Budget& budget, BlockPool* pool,
@@ -58,9 +59,14 @@ class NeuronResidency {
   // How many neurons of the block that MakeFree would take first are active in a token, on average. Nothing where no
   // block is to be had, or where heat does not tell.
   std::optional<float> ColdestBlockActivity();
-  // A block has become KV: its tail can be lent. A KV block is about to be freed: its tail is taken back.
+  // A block has become KV: its tail can be lent, and the end of its page from byte `begin` on, where nothing is written
+  // yet.
   void OfferKvTail(uint32_t block);
-  void TakeBackKvTail(uint32_t block);
+  void OfferPageEnd(uint32_t block, uint64_t begin);
+  // Bytes [begin, end) of a KV block are about to be written, or (TakeBackKv) the block to be freed: neurons there
+  // leave.
+  void TakeBack(uint32_t block, uint64_t begin, uint64_t end);
+  void TakeBackKv(uint32_t block) { TakeBack(block, 0, pool_->block_bytes()); }
 
   // A slot to fill with a record that is not resident: a free one, or that of a neuron clearly colder. Null: not worth
   // it. The caller writes the record there before anyone looks it up. `is_protected` neurons keep their place.
@@ -84,10 +90,14 @@ class NeuronResidency {
   uint32_t most_kv_blocks() const { return fixed() ? options_.static_kv_blocks : pool_->capacity(); }
   uint32_t slots() const;  // that neurons can use now
   uint32_t resident() const { return table_.resident(Tier::kDevice); }
-  uint32_t fragment_slots() const;  // slots in fragments, and how many are lent
-  uint32_t fragment_slots_used() const { return fragments_.lent(SlotSource::kBlockTail); }
+  // Slots in what KV leaves over (tails and page ends), and how many are lent.
+  uint32_t fragment_slots() const;
+  uint32_t fragment_slots_used() const {
+    return fragments_.lent(SlotSource::kBlockTail) + fragments_.lent(SlotSource::kPageEnd);
+  }
   uint32_t free_slots() const {
-    return fragments_.lendable(SlotSource::kBlockTail) + fragments_.lendable(SlotSource::kNeuronBlock);
+    return fragments_.lendable(SlotSource::kBlockTail) + fragments_.lendable(SlotSource::kPageEnd) +
+           fragments_.lendable(SlotSource::kNeuronBlock);
   }
   uint32_t reserve_blocks() const { return reserve_; }
   const ResidencyStatistics& statistics() const { return statistics_; }

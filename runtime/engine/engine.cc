@@ -201,7 +201,7 @@ Status Engine::MakePool(const EngineOptions& options) {
   kv_ = std::make_unique<KvTable>(pool_.get(), budget_.get(), spec.layers, geometry.page_tokens);
   if (options.prefix_cache) {
     EM_ASSIGN_OR_RETURN(prefix_, PrefixIndex::Create(budget_.get(), pool_.get(), kv_.get(), [this](BlockId block) {
-                          if (residency_) residency_->TakeBackKvTail(Index(block));
+                          if (residency_) residency_->TakeBackKv(Index(block));
                         }));
   }
   Transformer::Parts parts;
@@ -317,7 +317,7 @@ void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
   for (uint32_t l = 0; residency_ && l < kv_->layers(); ++l) {
     for (uint32_t p = first_page; p < kv_->pages(sequence); ++p) {
       const BlockId block = kv_->block(sequence, l, p);
-      if (pool_->leases(block) == 1) residency_->TakeBackKvTail(Index(block));
+      if (pool_->leases(block) == 1) residency_->TakeBackKv(Index(block));
     }
   }
 }
@@ -360,14 +360,31 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
       return status;
     }
     for (const PageCopy& copy : *copies) std::memcpy(copy.to, copy.from, copy.tokens * token_bytes);
-    const uint32_t first_new = pages_before - (copies->empty() ? 0 : 1);
-    for (uint32_t l = 0; residency_ && l < kv_->layers(); ++l) {
-      for (uint32_t p = first_new; p < kv_->pages(sequence); ++p) {
-        residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
-      }
-    }
+    if (residency_)
+      LendLeftovers(sequence, static_cast<uint32_t>(slices[i].ids.size()), pages_before, !copies->empty());
   }
   return absl::OkStatus();
+}
+
+// `tokens` tokens were just appended to the sequence. Neurons leave what will be written; what its pages leave over is
+// lent to others: behind each new page, and in the last page what stays unwritten for long enough to pay for the reads.
+void Engine::LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_before, bool last_was_copied) {
+  constexpr uint32_t kLeastLife = 8;  // tokens
+  const uint32_t page_tokens = kv_->page_tokens(), after = kv_->tokens(sequence), before = after - tokens;
+  const uint64_t token_bytes = plan_.geometry.page_bytes / page_tokens;
+  const uint32_t pages = kv_->pages(sequence), first_new = pages_before - last_was_copied;
+  for (uint32_t l = 0; l < kv_->layers(); ++l) {
+    if (before % page_tokens != 0 && !last_was_copied) {
+      const uint32_t end = std::min(page_tokens, before % page_tokens + tokens);
+      residency_->TakeBack(Index(kv_->block(sequence, l, pages_before - 1)), before % page_tokens * token_bytes,
+                           end * token_bytes);
+    }
+    for (uint32_t p = first_new; p < pages; ++p) residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
+    const uint32_t lent_from = after - (pages - 1) * page_tokens + kLeastLife;
+    if (first_new < pages && lent_from < page_tokens) {
+      residency_->OfferPageEnd(Index(kv_->block(sequence, l, pages - 1)), lent_from * token_bytes);
+    }
+  }
 }
 
 StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slices,

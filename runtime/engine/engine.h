@@ -149,6 +149,7 @@ class Engine {
   Status MakePool(const EngineOptions& options);
   Status FillNeurons(const EngineOptions& options);
   Status ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress);
+  void LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_before, bool last_was_copied);
   void PrepareNext(std::span<const StepSlice> slices);
   void FreeBlocks(uint32_t blocks);
   bool CachedPageIsWorthLess();

@@ -128,7 +128,7 @@ TEST_F(Residency, SurvivesRandomGrowthOfKvAndNeurons) {
         if (!kv.empty()) {
           const size_t i = random() % kv.size();
           std::swap(kv[i], kv.back());
-          residency_->TakeBackKvTail(Index(kv.back().id()));
+          residency_->TakeBackKv(Index(kv.back().id()));
           kv.pop_back();
         }
         break;
