@@ -26,6 +26,7 @@ Geometry Candidate(const GeometryShapes& shapes, uint32_t page_tokens) {
   const auto block = static_cast<double>(g.block_bytes);
   uint64_t lost_kv_tail = g.kv_tail_bytes;
   if (shapes.slot_bytes > 0) {
+    g.slot_bytes = shapes.slot_bytes;
     g.records_per_block = static_cast<uint32_t>(g.block_bytes / shapes.slot_bytes);
     g.neuron_tail_bytes = g.block_bytes % shapes.slot_bytes;
     g.neuron_tail_waste = static_cast<double>(g.neuron_tail_bytes) / block;

@@ -21,6 +21,7 @@ struct Geometry {
   uint32_t page_tokens = 0;
   uint64_t page_bytes = 0;         // page_tokens * kv_bytes_per_token_layer
   uint64_t block_bytes = 0;        // page_bytes, or one slot where that is longer, rounded up to 4 KiB
+  uint64_t slot_bytes = 0;         // as asked
   uint32_t records_per_block = 0;  // floor(block_bytes / slot_bytes)
   uint32_t capacity_blocks = 0;    // floor(pool_bytes / block_bytes)
   uint64_t kv_tail_bytes = 0;      // block_bytes - page_bytes: a fragment of every KV block
@@ -36,7 +37,8 @@ struct Geometry {
 // do where none fits the pool, InvalidInput where a page or slot is longer than 4 MiB.
 StatusOr<Geometry> ChooseGeometry(const GeometryShapes& shapes);
 
-// The candidate in which the KV of `sequences` sequences of `context` tokens takes the fewest bytes, whatever the pool has.
+// The candidate in which the KV of `sequences` sequences of `context` tokens takes the fewest bytes, whatever the pool
+// has.
 StatusOr<Geometry> SmallestGeometry(const GeometryShapes& shapes);
 
 }  // namespace elasticmem

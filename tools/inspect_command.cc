@@ -1,6 +1,5 @@
 // `elasticmem inspect`, `plan`, `pack` and `tokenize`: what is in a model, where its bytes would go, and its tokens.
 #include <cstdio>
-
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
@@ -53,37 +52,25 @@ Json PlanJson(const MemoryPlan& plan) {
           {"kv_blocks", plan.kv_blocks}};
 }
 
-// Share of the neurons that have a slot once `kv_tokens` tokens are in the KV cache.
-double ResidentShare(const ModelSpec& spec, const MemoryPlan& plan, uint64_t kv_tokens) {
-  if (plan.ffn == FfnPath::kMatrices) return plan.dense_streamed_bytes == 0 ? 1 : 0;
-  const uint64_t kv_blocks = spec.layers * CeilDiv<uint64_t>(kv_tokens, plan.geometry.page_tokens);
-  const uint64_t left = plan.pool_blocks > kv_blocks ? plan.pool_blocks - kv_blocks : 0;
-  const uint64_t neurons = uint64_t{spec.layers} * spec.ff;
-  const uint64_t tail_slots =
-      std::min<uint64_t>(kv_blocks, plan.pool_blocks) *
-      (plan.geometry.records_per_block -
-       std::min<uint64_t>(plan.geometry.records_per_block,
-                          CeilDiv(plan.geometry.page_bytes,
-                                  std::max<uint64_t>(1, plan.geometry.block_bytes / std::max(1u, plan.geometry.records_per_block)))));
-  return std::min(1.0, static_cast<double>(left * plan.geometry.records_per_block + tail_slots) / neurons);
-}
-
-std::string PlanText(const ModelSpec& spec, const MemoryPlan& plan, const MemoryPlan& smallest, uint32_t clients, uint32_t context) {
+std::string PlanText(const ModelSpec& spec, const MemoryPlan& plan, const MemoryPlan& smallest, uint32_t clients,
+                     uint32_t context) {
   std::string text = plan.Describe();
   text += fmt::format("\n  blocks of {} hold {} tokens of KV of one layer, or {} neurons ({:.1f} % waste)\n",
-                      FormatBytes(plan.geometry.block_bytes), plan.geometry.page_tokens, plan.geometry.records_per_block,
-                      plan.geometry.waste * 100);
+                      FormatBytes(plan.geometry.block_bytes), plan.geometry.page_tokens,
+                      plan.geometry.records_per_block, plan.geometry.waste * 100);
   if (plan.ffn == FfnPath::kRecords) {
     const uint64_t neurons = uint64_t{spec.layers} * spec.ff;
     const uint64_t needed = CeilDiv<uint64_t>(neurons, plan.geometry.records_per_block);
     const uint64_t spare = plan.pool_blocks > needed ? plan.pool_blocks - needed : 0;
-    text += fmt::format("  neurons begin to leave after {} tokens of KV\n", spare / spec.layers * plan.geometry.page_tokens);
+    text += fmt::format("  neurons begin to leave after {} tokens of KV\n",
+                        spare / spec.layers * plan.geometry.page_tokens);
     std::vector<std::vector<std::string>> rows = {{"KV filled", "tokens", "neurons in memory"}};
     const uint64_t all = uint64_t{clients} * context;
     for (const int percent : {0, 25, 50, 75, 100}) {
       const uint64_t tokens = all * percent / 100;
-      rows.push_back({fmt::format("{} %", percent), std::to_string(tokens),
-                      fmt::format("{:.1f} %", ResidentShare(spec, plan, tokens) * 100)});
+      rows.push_back(
+          {fmt::format("{} %", percent), std::to_string(tokens),
+           fmt::format("{:.1f} %", plan.ResidentShare(spec, clients, static_cast<uint32_t>(tokens / clients)) * 100)});
     }
     text += "\n" + FormatTable(rows);
   }
@@ -99,7 +86,8 @@ std::vector<std::pair<std::string, uint64_t>> BytesByRole(const GgufFile& gguf) 
   for (const GgufTensor& tensor : gguf.tensors()) {
     const std::string& n = tensor.name;
     const bool matrix = tensor.shape.size() > 1;
-    const size_t role = n.rfind("token_embd", 0) == 0 || n.rfind("output.", 0) == 0 || n.rfind("position_embd", 0) == 0 ? 0
+    const size_t role = n.rfind("token_embd", 0) == 0 || n.rfind("output.", 0) == 0 || n.rfind("position_embd", 0) == 0
+                            ? 0
                         : matrix && n.find("attn") != std::string::npos ? 1
                         : matrix && n.find("ffn") != std::string::npos  ? 2
                                                                         : 3;
@@ -117,18 +105,21 @@ Json InspectJson(const GgufFile& gguf, const StatusOr<ModelSpec>& spec) {
   for (const auto& [key, value] : gguf.metadata()) json["metadata"][key] = ToJson(value, false);
   json["tensors"] = Json::array();
   for (const GgufTensor& tensor : gguf.tensors()) {
-    json["tensors"].push_back({{"name", tensor.name},
-                               {"type", Traits(tensor.dtype).name},
-                               {"shape", tensor.shape},
-                               {"bytes", tensor.bytes}});
+    json["tensors"].push_back(
+        {{"name", tensor.name}, {"type", Traits(tensor.dtype).name}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
   }
   for (const auto& [role, bytes] : BytesByRole(gguf)) json["bytes"][role] = bytes;
   if (spec.ok()) {
-    json["model"] = {{"architecture", spec->architecture}, {"layers", spec->layers},
-                     {"d_model", spec->d_model},           {"heads", spec->heads},
-                     {"kv_heads", spec->kv_heads},         {"head_dim", spec->head_dim},
-                     {"neurons_per_layer", spec->ff},      {"vocabulary", spec->vocab},
-                     {"context", spec->context},           {"activation", ActivationName(spec->activation)},
+    json["model"] = {{"architecture", spec->architecture},
+                     {"layers", spec->layers},
+                     {"d_model", spec->d_model},
+                     {"heads", spec->heads},
+                     {"kv_heads", spec->kv_heads},
+                     {"head_dim", spec->head_dim},
+                     {"neurons_per_layer", spec->ff},
+                     {"vocabulary", spec->vocab},
+                     {"context", spec->context},
+                     {"activation", ActivationName(spec->activation)},
                      {"sparse", spec->HasSparseActivation()}};
   } else {
     json["cannot_run"] = Message(spec.status());
@@ -151,11 +142,12 @@ std::string BudgetTable(const Settings& settings, const Model& model) {
       continue;
     }
     const double all = static_cast<double>(plan->dense_resident_bytes + plan->dense_streamed_bytes);
-    rows.push_back({at.memory, FormatBytes(options->budget_bytes),
-                    fmt::format("{:.0f} %", plan->dense_resident_bytes / all * 100),
-                    plan->ffn == FfnPath::kRecords ? fmt::format("{:.0f} %", ResidentShare(model.spec(), *plan, tokens) * 100)
-                                                   : "with the weights",
-                    std::to_string(plan->prefill_chunk)});
+    rows.push_back(
+        {at.memory, FormatBytes(options->budget_bytes), fmt::format("{:.0f} %", plan->dense_resident_bytes / all * 100),
+         plan->ffn == FfnPath::kRecords
+             ? fmt::format("{:.0f} %", plan->ResidentShare(model.spec(), 1, static_cast<uint32_t>(tokens)) * 100)
+             : "with the weights",
+         std::to_string(plan->prefill_chunk)});
   }
   return FormatTable(rows);
 }
@@ -182,7 +174,8 @@ Status InspectCommand(const Settings& settings) {
   if (settings.verbose) {
     rows = {{"tensor", "type", "shape", "bytes"}};
     for (const GgufTensor& tensor : gguf.tensors()) {
-      rows.push_back({tensor.name, std::string(Traits(tensor.dtype).name), ShapeText(tensor), std::to_string(tensor.bytes)});
+      rows.push_back(
+          {tensor.name, std::string(Traits(tensor.dtype).name), ShapeText(tensor), std::to_string(tensor.bytes)});
     }
     std::printf("\n%s", FormatTable(rows).c_str());
   }
@@ -224,8 +217,10 @@ Status PlanCommand(const Settings& settings) {
 Status PackCommand(const Settings& settings) {
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
   if (!model->spec().HasSparseActivation()) {
-    return InvalidInput("{}: the activation is {}, which leaves no neuron out; such models run from their own file and need no "
-                        "neuron store", settings.model, ActivationName(model->spec().activation));
+    return InvalidInput(
+        "{}: the activation is {}, which leaves no neuron out; such models run from their own file and need no "
+        "neuron store",
+        settings.model, ActivationName(model->spec().activation));
   }
   std::optional<DType> type;
   if (!settings.store_type.empty()) {
@@ -248,14 +243,19 @@ Status PackCommand(const Settings& settings) {
   const PackResult& result = *packed;
   bar.Clear();
   if (settings.verify) {
-    EM_ASSIGN_OR_RETURN(const NeuronStore store, NeuronStore::Open(path, std::nullopt, {.try_direct = true, .heads = true}));
-    EM_RETURN_IF_ERROR(store.VerifyAll([&](uint64_t done, uint64_t total) { bar.Update("verifying", done, total); }, &interrupted));
+    EM_ASSIGN_OR_RETURN(const NeuronStore store,
+                        NeuronStore::Open(path, std::nullopt, {.try_direct = true, .heads = true}));
+    EM_RETURN_IF_ERROR(
+        store.VerifyAll([&](uint64_t done, uint64_t total) { bar.Update("verifying", done, total); }, &interrupted));
     bar.Clear();
   }
   if (settings.json) {
-    const Json json = {{"path", result.path},       {"bytes", result.bytes},
-                       {"seconds", result.seconds}, {"reused", result.reused},
-                       {"requantised", result.requantised}, {"relative_error", result.relative_error}};
+    const Json json = {{"path", result.path},
+                       {"bytes", result.bytes},
+                       {"seconds", result.seconds},
+                       {"reused", result.reused},
+                       {"requantised", result.requantised},
+                       {"relative_error", result.relative_error}};
     std::printf("%s\n", Print(json).c_str());
     return absl::OkStatus();
   }

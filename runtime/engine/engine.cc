@@ -369,7 +369,6 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
 // `tokens` tokens were just appended to the sequence. Neurons leave what will be written; what its pages leave over is
 // lent to others: behind each new page, and in the last page what stays unwritten for long enough to pay for the reads.
 void Engine::LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_before, bool last_was_copied) {
-  constexpr uint32_t kLeastLife = 8;  // tokens
   const uint32_t page_tokens = kv_->page_tokens(), after = kv_->tokens(sequence), before = after - tokens;
   const uint64_t token_bytes = plan_.geometry.page_bytes / page_tokens;
   const uint32_t pages = kv_->pages(sequence), first_new = pages_before - last_was_copied;
@@ -380,7 +379,7 @@ void Engine::LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_
                            end * token_bytes);
     }
     for (uint32_t p = first_new; p < pages; ++p) residency_->OfferKvTail(Index(kv_->block(sequence, l, p)));
-    const uint32_t lent_from = after - (pages - 1) * page_tokens + kLeastLife;
+    const uint32_t lent_from = after - (pages - 1) * page_tokens + kPageEndLeastTokens;
     if (first_new < pages && lent_from < page_tokens) {
       residency_->OfferPageEnd(Index(kv_->block(sequence, l, pages - 1)), lent_from * token_bytes);
     }

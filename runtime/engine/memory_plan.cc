@@ -316,6 +316,26 @@ uint64_t MemoryPlan::TotalBytes() const {
   return total;
 }
 
+double MemoryPlan::ResidentShare(const ModelSpec& spec, uint32_t sequences, uint32_t tokens) const {
+  if (ffn == FfnPath::kMatrices) return dense_streamed_bytes == 0 ? 1 : 0;
+  const Geometry& g = geometry;
+  if (g.records_per_block == 0) return 0;
+  const uint64_t pages = uint64_t{sequences} * spec.layers * CeilDiv(tokens, g.page_tokens);
+  const uint64_t kv = static_kv_blocks > 0 ? static_kv_blocks : std::min(pool_blocks, pages);
+  // Whole slots in bytes [begin, end) of a block.
+  const auto slots_in = [&](uint64_t begin, uint64_t end) {
+    const uint64_t first = CeilDiv(begin, g.slot_bytes), last = end / g.slot_bytes;
+    return last > first ? last - first : 0;
+  };
+  uint64_t slots =
+      (pool_blocks - kv) * g.records_per_block + std::min(kv, pages) * slots_in(g.page_bytes, g.block_bytes);
+  if (const uint32_t filled = tokens % g.page_tokens; filled > 0) {
+    const uint64_t begin = std::max(filled, 1 + kPageEndLeastTokens) * (g.page_bytes / g.page_tokens);
+    slots += uint64_t{sequences} * spec.layers * slots_in(begin, g.page_bytes);
+  }
+  return std::min(1.0, static_cast<double>(slots) / (static_cast<double>(spec.layers) * spec.ff));
+}
+
 std::string MemoryPlan::Describe() const {
   std::string text;
   for (const MemoryNeed& need : needs) text += fmt::format("  {:<36} {:>12}\n", need.what, FormatBytes(need.bytes));

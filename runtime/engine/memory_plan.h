@@ -58,6 +58,9 @@ struct PlanRequest {
   uint32_t alignment = 4096;            // of direct reads
 };
 
+// The end of a page is lent to neurons where so many tokens will come before it is wanted back.
+inline constexpr uint32_t kPageEndLeastTokens = 8;
+
 struct MemoryNeed {
   std::string what;
   MemoryCategory category;
@@ -82,6 +85,8 @@ struct MemoryPlan {
   std::vector<MemoryNeed> needs;  // sums to what the engine will reserve
 
   uint64_t TotalBytes() const;
+  // Share of the neurons that have a place in memory beside the KV of so many sequences of `tokens` tokens each.
+  double ResidentShare(const ModelSpec& spec, uint32_t sequences, uint32_t tokens) const;
   // A table of needs, a line each, for people.
   std::string Describe() const;
 };
