@@ -96,9 +96,10 @@ void Group(std::string& digits, char separator, size_t every) {
 
 std::string Digits(Int value, int base, bool upper) {
   unsigned __int128 rest = value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  const char* const alphabet = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
   do {
-    digits += (upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<int>(rest % base)];
+    digits += alphabet[static_cast<size_t>(rest % base)];
     rest /= base;
   } while (rest != 0);
   std::reverse(digits.begin(), digits.end());
