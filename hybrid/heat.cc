@@ -8,9 +8,9 @@ namespace elasticmem {
 float Heat::Advance(uint32_t tokens) {
   float scale = 1;
   if (kind_ == Kind::kFrequency) {
-    increment_ *= static_cast<float>(std::pow(1 / kDecay, tokens));
-    if (increment_ >= 1e20f) scale = 1 / increment_;
-    increment_ *= scale;
+    const double increment = increment_ * std::pow(1 / kDecay, tokens);  // 9,000 tokens at once may pass a float
+    if (increment >= 1e20) scale = static_cast<float>(1 / increment);
+    increment_ = scale == 1 ? static_cast<float>(increment) : 1;
   } else if (kind_ == Kind::kLastUse) {
     clock_ += 1;
     if (clock_ >= 0x1p24f) scale = 0.5f;  // the oldest halves of time fall together

@@ -58,22 +58,33 @@ ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, Col
   return plan;
 }
 
-void Missed::Rank(const Heat& heat) {
+void Missed::Merge(const Heat& heat) {
   ranked_.insert(ranked_.end(), fresh_.begin(), fresh_.end());
   fresh_.clear();
-  std::sort(ranked_.begin(), ranked_.end(), [&](NeuronId a, NeuronId b) {
-    const float heat_a = heat.value(a), heat_b = heat.value(b);
-    return heat_a != heat_b ? heat_a < heat_b : a < b;
-  });
-  ranked_.erase(std::unique(ranked_.begin(), ranked_.end()), ranked_.end());
-  if (ranked_.size() > kMost) ranked_.erase(ranked_.begin(), ranked_.end() - kMost);
+  sorted_ = false;
+  if (ranked_.size() <= kMost) return;
+  const auto kept = ranked_.begin() + static_cast<long>(ranked_.size() - kMost);
+  std::nth_element(ranked_.begin(), kept, ranked_.end(),
+                   [&](NeuronId a, NeuronId b) { return heat.value(a) < heat.value(b); });
+  floor_ = heat.value(*kept);
+  for (auto it = ranked_.begin(); it != kept; ++it) listed_[Flat(*it)] = false;
+  ranked_.erase(ranked_.begin(), kept);
 }
 
 std::optional<NeuronId> Missed::TakeHottest(const NeuronTable& table, const Heat& heat) {
-  if (ranked_.empty()) Rank(heat);
+  if (ranked_.empty()) Merge(heat);
+  if (!sorted_) {
+    std::sort(ranked_.begin(), ranked_.end(), [&](NeuronId a, NeuronId b) {
+      const float heat_a = heat.value(a), heat_b = heat.value(b);
+      return heat_a != heat_b ? heat_a < heat_b : a < b;
+    });
+    sorted_ = true;
+  }
+  floor_ = 0;
   while (!ranked_.empty()) {
     const NeuronId id = ranked_.back();
     ranked_.pop_back();
+    listed_[Flat(id)] = false;
     if (table.Lookup(id).tier() == Tier::kStore) return id;
   }
   return std::nullopt;

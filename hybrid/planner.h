@@ -37,46 +37,61 @@ ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, Col
 // The worth of the block that PlanShrink would choose first; nothing where there is none.
 std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks);
 
-// Of the `candidates` the slot whose neuron is the coldest, if it is colder than `newcomer` by the hysteresis. Slots
-// without a neuron and neurons that `is_protected` are passed over.
+// A neuron in memory, and where.
+struct Resident {
+  SlotId slot;
+  NeuronId neuron;
+};
+
+// Of the `candidates` the coldest, if it is colder than `newcomer` by the hysteresis. Neurons that `is_protected` are
+// passed over.
 template <class Protected>
-std::optional<SlotId> PickVictim(const NeuronTable& table, Tier tier, const Heat& heat, NeuronId newcomer,
-                                 std::span<const SlotId> candidates, Protected&& is_protected) {
+std::optional<Resident> PickVictim(const Heat& heat, NeuronId newcomer, std::span<const Resident> candidates,
+                                   Protected&& is_protected) {
   float coldest = heat.value(newcomer) / heat.hysteresis();
-  std::optional<SlotId> victim;
-  for (const SlotId slot : candidates) {
-    const std::optional<NeuronId> held = table.neuron_at(tier, slot);
-    if (!held || heat.value(*held) >= coldest || is_protected(*held)) continue;
-    coldest = heat.value(*held);
-    victim = slot;
+  std::optional<Resident> victim;
+  for (const Resident& candidate : candidates) {
+    if (heat.value(candidate.neuron) >= coldest || is_protected(candidate.neuron)) continue;
+    coldest = heat.value(candidate.neuron);
+    victim = candidate;
   }
   return victim;
 }
 
-// Neurons that were in memory, or asked for, and found no place: the first to come when there is room again. Bounded:
-// the coldest are forgotten.
+// Neurons that were in memory, or asked for, and found no place: the first to come when there is room again. Each is in
+// it once; it is bounded, and the coldest are forgotten.
 class Missed {
  public:
-  static uint64_t MemoryBytes() { return (kMost + kMostFresh) * sizeof(NeuronId); }
+  static uint64_t MemoryBytes(uint64_t neurons) { return (kMost + kMostFresh) * sizeof(NeuronId) + (neurons + 7) / 8; }
 
-  Missed() {
+  Missed(uint32_t layers, uint32_t neurons_per_layer)
+      : neurons_per_layer_(neurons_per_layer), listed_(size_t{layers} * neurons_per_layer) {
     ranked_.reserve(kMost + kMostFresh);
     fresh_.reserve(kMostFresh);
   }
   void Add(NeuronId id, const Heat& heat) {
+    if (heat.value(id) < floor_ || listed_[Flat(id)]) return;
+    listed_[Flat(id)] = true;
     fresh_.push_back(id);
-    if (fresh_.size() == kMostFresh) Rank(heat);
+    if (fresh_.size() == kMostFresh) Merge(heat);
   }
   // Takes out one of the hottest that is still in the store; nothing where there is none.
   std::optional<NeuronId> TakeHottest(const NeuronTable& table, const Heat& heat);
+  // All heat was multiplied by `factor`.
+  void Scale(float factor) { floor_ *= factor; }
 
  private:
   static constexpr size_t kMost = 3072;
   static constexpr size_t kMostFresh = 1024;
-  void Rank(const Heat& heat);
+  size_t Flat(NeuronId id) const { return size_t{id.layer} * neurons_per_layer_ + id.neuron; }
+  void Merge(const Heat& heat);
 
-  std::vector<NeuronId> ranked_;  // hottest last, as they were when ranked
+  const uint32_t neurons_per_layer_;
+  std::vector<bool> listed_;      // by neuron
+  std::vector<NeuronId> ranked_;  // where sorted_: hottest last, as they were then
   std::vector<NeuronId> fresh_;   // came since
+  bool sorted_ = true;
+  float floor_ = 0;  // what is colder would be forgotten at once
 };
 
 }  // namespace elasticmem

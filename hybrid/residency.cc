@@ -27,9 +27,9 @@ Heat::Kind HeatKind(Policy policy) {
   return Heat::Kind::kFrequency;
 }
 
-uint64_t OwnTableBytes(uint64_t blocks) {
+uint64_t OwnTableBytes(uint64_t blocks, uint64_t neurons) {
   return blocks * sizeof(BlockLease) + ColdestBlocks::MemoryBytes(static_cast<uint32_t>(blocks)) +
-         Missed::MemoryBytes();
+         Missed::MemoryBytes(neurons);
 }
 
 }  // namespace
@@ -46,7 +46,10 @@ StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budge
   EM_ASSIGN_OR_RETURN(FragmentMap fragments, FragmentMap::Create(budget, Tier::kDevice, grid));
   EM_ASSIGN_OR_RETURN(Heat heat, Heat::Create(budget, options.layers, options.neurons_per_layer,
                                               HeatKind(options.policy), options.count_activations));
-  EM_ASSIGN_OR_RETURN(Reservation tables, budget.Reserve(MemoryCategory::kTables, OwnTableBytes(pool->capacity())));
+  EM_ASSIGN_OR_RETURN(
+      Reservation tables,
+      budget.Reserve(MemoryCategory::kTables,
+                     OwnTableBytes(pool->capacity(), uint64_t{options.layers} * options.neurons_per_layer)));
   return std::unique_ptr<NeuronResidency>(
       new NeuronResidency(pool, options, std::move(table), std::move(fragments), std::move(heat), std::move(tables)));
 }
@@ -60,7 +63,8 @@ NeuronResidency::NeuronResidency(BlockPool* pool, const ResidencyOptions& option
       fragments_(std::move(fragments)),
       heat_(std::move(heat)),
       leases_(pool->capacity()),
-      coldest_(pool->capacity()) {
+      coldest_(pool->capacity()),
+      missed_(options.layers, options.neurons_per_layer) {
   if (fixed()) reserve_ = options.static_kv_blocks;
 }
 
@@ -146,9 +150,9 @@ std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
 }
 
 // Looks at the next few neurons in memory, whatever their blocks are used for.
-std::optional<SlotId> NeuronResidency::FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
+std::optional<Resident> NeuronResidency::FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
   const SlotGrid& grid = table_.grid(Tier::kDevice);
-  std::array<SlotId, kVictimWindow> candidates;
+  std::array<Resident, kVictimWindow> candidates;
   uint32_t count = 0;
   for (uint32_t skips = 0; count < kVictimWindow && skips < kMostSkips;) {
     if (clock_position_ == 0 && table_.resident_in(Tier::kDevice, clock_block_) == 0) {
@@ -157,14 +161,14 @@ std::optional<SlotId> NeuronResidency::FindVictim(NeuronId id, const std::functi
       continue;
     }
     const SlotId slot = grid.slot(clock_block_, clock_position_);
-    if (table_.neuron_at(Tier::kDevice, slot)) candidates[count++] = slot;
+    if (const auto neuron = table_.neuron_at(Tier::kDevice, slot)) candidates[count++] = {slot, *neuron};
     if (++clock_position_ == grid.records_per_block) {
       clock_position_ = 0;
       clock_block_ = (clock_block_ + 1) % grid.capacity_blocks;
       ++skips;
     }
   }
-  return PickVictim(table_, Tier::kDevice, heat_, id, std::span(candidates).first(count), is_protected);
+  return PickVictim(heat_, id, std::span<const Resident>(candidates).first(count), is_protected);
 }
 
 std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
@@ -173,18 +177,17 @@ std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId
     ++statistics_.promoted;
     return free;
   }
-  const std::optional<SlotId> victim = FindVictim(id, is_protected);
+  const std::optional<Resident> victim = FindVictim(id, is_protected);
   if (!victim) {
     missed_.Add(id, heat_);
     return nullptr;
   }
-  const NeuronId leaving = *table_.neuron_at(Tier::kDevice, *victim);
-  table_.Clear(leaving);
-  missed_.Add(leaving, heat_);
-  table_.Set(id, Tier::kDevice, *victim);
+  table_.Clear(victim->neuron);
+  missed_.Add(victim->neuron, heat_);
+  table_.Set(id, Tier::kDevice, victim->slot);
   ++statistics_.promoted;
   ++statistics_.dropped;
-  return Address(*victim);
+  return Address(victim->slot);
 }
 
 std::optional<NeuronId> NeuronResidency::NextPromotion() {
@@ -225,7 +228,9 @@ std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
 
 void NeuronResidency::Advance(uint32_t tokens) {
   const float scale = heat_.Advance(tokens);
-  if (scale != 1) coldest_.Scale(scale);
+  if (scale == 1) return;
+  coldest_.Scale(scale);
+  missed_.Scale(scale);
 }
 
 uint32_t NeuronResidency::fragment_slots() const {

@@ -111,7 +111,7 @@ class NeuronResidency {
   std::byte* Address(SlotId slot) const { return pool_->base() + table_.grid(Tier::kDevice).offset(slot); }
   void Shrink(uint32_t blocks);
   void AddBlock(BlockLease lease);
-  std::optional<SlotId> FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected);
+  std::optional<Resident> FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected);
 
   BlockPool* const pool_;
   const ResidencyOptions options_;

@@ -15,11 +15,16 @@ constexpr auto kRedraw = std::chrono::milliseconds(80);
 constexpr auto kWorthTelling = std::chrono::milliseconds(300);
 constexpr int kBarWidth = 28;
 
+std::string Amount(double value, std::string_view unit) {
+  if (unit.empty()) return FormatBytes(static_cast<uint64_t>(value));
+  return fmt::format("{:.{}f} {}", value, value < 100 ? 1 : 0, unit);
+}
+
 }  // namespace
 
 ProgressBar::ProgressBar() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
-void ProgressBar::Update(std::string_view what, uint64_t done_bytes, uint64_t total_bytes) {
+void ProgressBar::Update(std::string_view what, uint64_t done, uint64_t total, std::string_view unit) {
   const Clock::time_point now = Clock::now();
   if (what != what_) {
     Clear();
@@ -27,25 +32,25 @@ void ProgressBar::Update(std::string_view what, uint64_t done_bytes, uint64_t to
     started_ = drawn_ = now;
     finished_ = false;
   }
-  if (finished_ || total_bytes == 0) return;
+  if (finished_ || total == 0) return;
   const double seconds = std::chrono::duration<double>(now - started_).count();
-  const double rate = seconds > 0 ? static_cast<double>(done_bytes) / seconds : 0;
-  if (done_bytes >= total_bytes) {
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  if (done >= total) {
     Clear();
     finished_ = true;
     if (now - started_ < kWorthTelling) return;
-    std::fprintf(stderr, "%s: %s in %.1f s (%s/s)\n", what_.c_str(), FormatBytes(total_bytes).c_str(), seconds,
-                 FormatBytes(static_cast<uint64_t>(rate)).c_str());
+    std::fprintf(stderr, "%s: %s in %.1f s (%s/s)\n", what_.c_str(), Amount(static_cast<double>(total), unit).c_str(),
+                 seconds, Amount(rate, unit).c_str());
     return;
   }
   if (!terminal_ || now - started_ < kWorthTelling || now - drawn_ < kRedraw) return;
   drawn_ = now;
-  const double share = static_cast<double>(done_bytes) / static_cast<double>(total_bytes);
+  const double share = static_cast<double>(done) / static_cast<double>(total);
   std::string bar(kBarWidth, ' ');
   std::fill_n(bar.begin(), static_cast<int>(share * kBarWidth), '#');
   std::fprintf(stderr, "\r\033[K%s [%s] %3.0f %%  %s/s  %.0f s left", what_.c_str(), bar.c_str(), share * 100,
-               FormatBytes(static_cast<uint64_t>(rate)).c_str(),
-               rate > 0 ? static_cast<double>(total_bytes - done_bytes) / rate : 0.0);
+               Amount(rate, unit).c_str(),
+               rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
   std::fflush(stderr);
   visible_ = true;
 }

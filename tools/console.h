@@ -14,7 +14,8 @@ class ProgressBar {
  public:
   ProgressBar();
   ~ProgressBar() { Clear(); }
-  void Update(std::string_view what, uint64_t done_bytes, uint64_t total_bytes);
+  // Amounts are bytes, or as many of `unit`.
+  void Update(std::string_view what, uint64_t done, uint64_t total, std::string_view unit = "");
   // Removes the bar, so that other output starts on a clean line.
   void Clear();
 

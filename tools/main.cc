@@ -20,6 +20,7 @@ struct CommandEntry {
   const char* name;
   const char* help;
   const char* example;
+  Command parent = {};  // the command that this one is a word of, if any
 };
 constexpr CommandEntry kCommands[] = {
     {kRun, "run", "generate text from a prompt, or chat",
@@ -36,6 +37,8 @@ constexpr CommandEntry kCommands[] = {
     {kPerplexity, "perplexity", "measure how well the model predicts a text",
      "elasticmem perplexity -m model.gguf -f text.txt --context 512"},
     {kBench, "bench", "measure speed", "elasticmem bench -m model.gguf --prompt 128 --generate 64 --repeat 3"},
+    {kGrowth, "growth", "compare policies on one trace of clients that come, talk and go",
+     "elasticmem bench growth configs/bench/growth.toml -m model.gguf --svg growth.svg", kBench},
 };
 
 void OnSignal(int) {
@@ -63,7 +66,9 @@ void AddOptions(CLI::App& app, uint32_t command, Settings& settings, std::map<st
           if constexpr (std::is_same_v<decltype(target), bool&>) {
             return app.add_flag(flags, target, help);
           } else {
-            return app.add_option(flags, target, help)->option_text(std::string(option.value));
+            CLI::Option* made = app.add_option(flags, target, help)->option_text(std::string(option.value));
+            if (option.value.find(',') != std::string_view::npos) made->delimiter(',')->allow_extra_args(false);
+            return made;
           }
         },
         option.member);
@@ -82,6 +87,7 @@ Status Dispatch(uint32_t command, const Settings& settings, const std::string& t
     case kLogits: return LogitsCommand(settings);
     case kPerplexity: return PerplexityCommand(settings);
     case kBench: return BenchCommand(settings);
+    case kGrowth: return GrowthCommand(settings);
     default: EM_CHECK(false);
   }
 }
@@ -98,16 +104,20 @@ int Main(int argc, char** argv) {
   std::map<uint32_t, std::map<std::string_view, CLI::Option*>> added;
   std::map<uint32_t, CLI::App*> commands;
   for (const CommandEntry& entry : kCommands) {
-    CLI::App* sub = app.add_subcommand(entry.name, entry.help);
+    CLI::App& parent = entry.parent ? *commands[entry.parent] : app;
+    CLI::App* sub = parent.add_subcommand(entry.name, entry.help);
     sub->footer(std::string("Example:\n  ") + entry.example);
     AddOptions(*sub, entry.command, settings, added[entry.command]);
     if (entry.command == kInspect || entry.command == kPack) {
       sub->add_option("MODEL", settings.model, "the GGUF file");
     }
+    if (entry.command == kGrowth) sub->add_option("CONFIG", settings.config, "the TOML file of the comparison")->required();
     if (entry.command == kTokenize) sub->add_option("TEXT", text, "the text")->required();
     commands[entry.command] = sub;
   }
-  const auto is_command = [&](const CommandEntry& entry) { return std::string_view(argv[1]) == entry.name; };
+  const auto is_command = [&](const CommandEntry& entry) {
+    return entry.parent == Command{} && std::string_view(argv[1]) == entry.name;
+  };
   if (argc > 1 && argv[1][0] != '-' && std::none_of(std::begin(kCommands), std::end(kCommands), is_command)) {
     std::fprintf(stderr, "elasticmem: there is no command \"%s\"; --help lists them\n", argv[1]);
     return 2;
@@ -125,7 +135,9 @@ int Main(int argc, char** argv) {
   // Their errors come back from the calls that met them.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  for (const auto& [command, sub] : commands) {
+  // The last first: `bench growth` is both, and means growth.
+  for (auto entry = commands.rbegin(); entry != commands.rend(); ++entry) {
+    const auto& [command, sub] = *entry;
     if (!sub->parsed()) continue;
     if (!settings.config.empty()) {
       std::vector<std::string_view> given;

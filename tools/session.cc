@@ -53,6 +53,32 @@ StatusOr<T> Choose(std::string_view flag, const std::string& text,
   return InvalidInput("{} is \"{}\"; expected one of {}", flag, text, names);
 }
 
+Status ChoosePolicy(const Settings& settings, EngineOptions& options) {
+  EM_ASSIGN_OR_RETURN(options.policy, Choose<Policy>("--policy", settings.policy,
+                                                     {{"elastic", Policy::kElastic},
+                                                      {"static", Policy::kStatic},
+                                                      {"lru", Policy::kLru}}));
+  const bool has_slots = settings.slots != -1, has_share = settings.kv_share != -1;
+  if ((has_slots || has_share) && options.policy != Policy::kStatic) {
+    return InvalidInput("{} is for --policy static; the policy is {}", has_slots ? "--slots" : "--kv-share",
+                        settings.policy);
+  }
+  if (has_slots && has_share) return InvalidInput("pass --slots or --kv-share, not both");
+  if (has_slots) {
+    if (settings.slots < 1 || settings.slots > 1024) {
+      return InvalidInput("--slots is {}; expected 1 to 1024", settings.slots);
+    }
+    options.static_slots = static_cast<uint32_t>(settings.slots);
+  }
+  if (has_share) {
+    if (!(settings.kv_share > 0 && settings.kv_share < 1)) {
+      return InvalidInput("--kv-share is {}; expected more than 0 and less than 1", settings.kv_share);
+    }
+    options.static_kv_share = settings.kv_share;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int ThreadCount(const Settings& settings) {
@@ -84,9 +110,7 @@ StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model&
   if (settings.mode != "auto") {
     EM_ASSIGN_OR_RETURN(options.mode, Choose<Mode>("--mode", settings.mode, {{"exact", Mode::kExact}, {"dense", Mode::kDense}}));
   }
-  if (settings.policy != "elastic") {
-    return InvalidInput("--policy is \"{}\"; this version has elastic only", settings.policy);
-  }
+  EM_RETURN_IF_ERROR(ChoosePolicy(settings, options));
   EM_ASSIGN_OR_RETURN(options.kv_type,
                       Choose<DType>("--kv-type", settings.kv_type,
                                     {{"f32", DType::kF32}, {"f16", DType::kF16}, {"q8_0", DType::kQ8_0}}));

@@ -44,5 +44,6 @@ Status TokenizeCommand(const Settings& settings, const std::string& text);
 Status LogitsCommand(const Settings& settings);
 Status PerplexityCommand(const Settings& settings);
 Status BenchCommand(const Settings& settings);
+Status GrowthCommand(const Settings& settings);
 
 }  // namespace elasticmem

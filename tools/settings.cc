@@ -8,7 +8,7 @@
 namespace elasticmem {
 namespace {
 
-constexpr uint32_t kEngine = kRun | kLogits | kPerplexity | kBench;
+constexpr uint32_t kEngine = kRun | kLogits | kPerplexity | kBench | kGrowth;
 constexpr uint32_t kSized = kEngine | kPlan;
 constexpr uint32_t kAll = kSized | kInspect | kPack | kTokenize;
 
@@ -22,7 +22,7 @@ const std::vector<Option>& Options() {
        kAll & ~kTokenize, &S::activation, "Model"},
       {"--pre-tokenizer", "NAME", "split text this way before byte-level BPE, whatever the file says", kAll,
        &S::pre_tokenizer, "Model"},
-      {"--config", "FILE", "read options from a TOML file; what is given here wins", kAll, &S::config, "Model"},
+      {"--config", "FILE", "read options from a TOML file; what is given here wins", kAll & ~kGrowth, &S::config, "Model"},
 
       {"-p,--prompt", "TEXT", "the prompt", kRun, &S::prompt, "Input"},
       {"-f,--file", "FILE", "read the text from a file", kRun | kPerplexity, &S::file, "Input"},
@@ -44,7 +44,7 @@ const std::vector<Option>& Options() {
        "Generation"},
       {"--presence-penalty", "F", "subtract F if it occurred recently; 0: off", kRun, &S::presence_penalty, "Generation"},
       {"--repeat-last-n", "N", "how many tokens are recent; -1: all", kRun, &S::repeat_last, "Generation"},
-      {"--seed", "N", "of the sampler", kRun | kBench, &S::seed, "Generation"},
+      {"--seed", "N", "of the sampler, or of a bench's tokens", kRun | kBench | kGrowth, &S::seed, "Generation"},
       {"--stop", "TEXT", "end when this text appears (may be given again)", kRun, &S::stop, "Generation"},
       {"--ignore-eos", "", "go on after the end-of-text token", kRun, &S::ignore_eos, "Generation"},
 
@@ -66,7 +66,12 @@ const std::vector<Option>& Options() {
       {"--no-direct", "", "read through the page cache", kEngine, &S::no_direct, "Memory"},
 
       {"--mode", "M", "exact (only active neurons), dense (all), or auto", kSized, &S::mode, "Compute"},
-      {"--policy", "P", "elastic", kSized, &S::policy, "Compute"},
+      {"--policy", "P", "elastic (KV cache and neurons share memory as they need it), static (fixed shares and a fixed set "
+       "of neurons) or lru (elastic, keeping the latest used neurons)", kSized & ~kGrowth, &S::policy, "Compute"},
+      {"--slots", "N", "static policy: KV for so many whole contexts, neurons get the rest; default: 1",
+       kSized & ~kGrowth, &S::slots, "Compute"},
+      {"--kv-share", "X", "static policy: this share of the pool for KV instead, 0 to 1", kSized & ~kGrowth, &S::kv_share,
+       "Compute"},
       {"-t,--threads", "N", "cores to use; default: all", kSized, &S::threads, "Compute"},
 
       {"--prompt", "N", "tokens of the prompt", kBench, &S::bench_prompt, "Measuring"},
@@ -75,7 +80,23 @@ const std::vector<Option>& Options() {
       {"--windows", "N", "stop after so many windows of the context's length; 0: all", kPerplexity, &S::windows,
        "Measuring"},
 
-      {"--report", "FILE", "write a JSON report", kRun | kPerplexity | kBench, &S::report, "Output"},
+      {"--policies", "A,B,..", "what to compare: elastic, static, lru, oracle; default: all. Static and oracle are told the "
+       "true frequencies of neurons, which a first pass records; that pass is not measured", kGrowth, &S::policies,
+       "Growth trace"},
+      {"--slots", "N,N,..", "static: each of these numbers of whole contexts; default: the most clients", kGrowth,
+       &S::growth_slots, "Growth trace"},
+      {"--kv-shares", "X,X,..", "static: each of these shares of the pool for KV, in pages", kGrowth, &S::kv_shares,
+       "Growth trace"},
+      {"--phases", "N,N,..", "active clients in each phase; default: 1,2,4,8,8,4,2,1", kGrowth, &S::phases,
+       "Growth trace"},
+      {"-n,--generate", "N", "tokens to generate in all; default: 3000", kGrowth, &S::growth_generate, "Growth trace"},
+      {"--scale", "S", "multiplies them, and with them the turns of each client; default: 1", kGrowth, &S::scale,
+       "Growth trace"},
+      {"-r,--repeat", "R", "passes of each policy, of which the median counts; default: 1", kGrowth, &S::growth_repeat,
+       "Growth trace"},
+
+      {"--report", "FILE", "write a JSON report", kRun | kPerplexity | kBench | kGrowth, &S::report, "Output"},
+      {"--svg", "FILE", "draw the comparison", kGrowth, &S::svg, "Output"},
       {"--json", "", "print JSON for programs", kAll, &S::json, "Output"},
       {"--verify", "", "read the whole store and check every byte", kPack, &S::verify, "Output"},
       {"-v,--verbose", "", "say more", kAll, &S::verbose, "Output"},
@@ -90,42 +111,46 @@ std::string_view Option::Key() const {
 
 namespace {
 
+// One TOML value as a T: the very type, and in its range.
+template <class T>
+std::optional<T> ValueOf(const toml::node& node) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return node.is_string() ? node.value<std::string>() : std::nullopt;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return node.is_boolean() ? node.value<bool>() : std::nullopt;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return node.is_number() ? node.value<double>() : std::nullopt;
+  } else {
+    const auto value = node.is_integer() ? node.value<int64_t>() : std::nullopt;
+    if (!value || (std::is_unsigned_v<T> && *value < 0) || static_cast<int64_t>(static_cast<T>(*value)) != *value) {
+      return std::nullopt;
+    }
+    return static_cast<T>(*value);
+  }
+}
+
+template <class T>
+bool Store(const toml::node& node, T& target) {
+  const std::optional<T> value = ValueOf<T>(node);
+  if (value) target = *value;
+  return value.has_value();
+}
+
+template <class T>
+bool Store(const toml::node& node, std::vector<T>& target) {
+  const toml::array* array = node.as_array();
+  if (!array) return false;
+  for (const toml::node& element : *array) {
+    const std::optional<T> value = ValueOf<T>(element);
+    if (!value) return false;
+    target.push_back(*value);
+  }
+  return true;
+}
+
 // Assigns one TOML value to the member of an option; false if its type does not fit.
 bool Assign(const toml::node& node, const Option& option, Settings& settings) {
-  return std::visit(
-      [&](auto member) {
-        using T = std::remove_reference_t<decltype(settings.*member)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          const toml::array* array = node.as_array();
-          if (!array) return false;
-          for (const toml::node& element : *array) {
-            const auto text = element.value<std::string>();
-            if (!text) return false;
-            (settings.*member).push_back(*text);
-          }
-          return true;
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          if (!node.is_string()) return false;
-          settings.*member = *node.value<std::string>();
-          return true;
-        } else if constexpr (std::is_same_v<T, bool>) {
-          if (!node.is_boolean()) return false;
-          settings.*member = *node.value<bool>();
-          return true;
-        } else if constexpr (std::is_same_v<T, double>) {
-          if (!node.is_number()) return false;
-          settings.*member = *node.value<double>();
-          return true;
-        } else {
-          const auto value = node.is_integer() ? node.value<int64_t>() : std::nullopt;
-          if (!value || (std::is_unsigned_v<T> && *value < 0) || static_cast<int64_t>(static_cast<T>(*value)) != *value) {
-            return false;
-          }
-          settings.*member = static_cast<T>(*value);
-          return true;
-        }
-      },
-      option.member);
+  return std::visit([&](auto member) { return Store(node, settings.*member); }, option.member);
 }
 
 }  // namespace

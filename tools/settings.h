@@ -21,6 +21,7 @@ enum Command : uint32_t {
   kLogits = 1 << 5,
   kPerplexity = 1 << 6,
   kBench = 1 << 7,
+  kGrowth = 1 << 8,  // bench growth
 };
 
 struct Settings {
@@ -45,6 +46,8 @@ struct Settings {
   // How to compute.
   std::string mode = "auto";
   std::string policy = "elastic";
+  int64_t slots = -1;    // of the static policy; -1: unset
+  double kv_share = -1;  // -1: unset
   std::string activation;
   std::string pre_tokenizer;
   uint32_t threads = 0;
@@ -59,19 +62,27 @@ struct Settings {
   bool chat = false, ignore_eos = false, parse_special = false, no_bos = false;
   // Measuring.
   uint32_t bench_prompt = 128, repeat = 3, top = 10, windows = 0;
+  // The growth trace. Empty lists: its defaults.
+  std::vector<std::string> policies;
+  std::vector<uint32_t> growth_slots, phases;
+  std::vector<double> kv_shares;
+  uint64_t growth_generate = 3000;
+  double scale = 1;
+  uint32_t growth_repeat = 1;
   // Output.
-  std::string report;
+  std::string report, svg;
   bool json = false, verbose = false, verify = false;
 };
 
 // One option: its flag, the config key (the flag without dashes, '_' for '-'), the commands that take it, where it is kept.
 struct Option {
   std::string_view flags;  // CLI11's way: "-m,--model"
-  std::string_view value;  // what its value is called in --help; "" for switches
+  std::string_view value;  // what its value is called in --help; "" for switches, "A,B,.." for lists in one argument
   std::string_view help;
   uint32_t commands;
   std::variant<std::string Settings::*, uint32_t Settings::*, uint64_t Settings::*, int64_t Settings::*,
-               double Settings::*, bool Settings::*, std::vector<std::string> Settings::*>
+               double Settings::*, bool Settings::*, std::vector<std::string> Settings::*,
+               std::vector<uint32_t> Settings::*, std::vector<double> Settings::*>
       member;
   std::string_view group;
 

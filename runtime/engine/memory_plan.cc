@@ -229,8 +229,8 @@ class Planner {
 
   uint64_t NeuronTables() const {
     if (plan_.ffn != FfnPath::kRecords) return 0;
-    return (request_.count_activations ? 12 : 8) * uint64_t{spec_.layers} * spec_.ff + Missed::MemoryBytes() +
-           4 * 4096 + request_.store_table_bytes;
+    return (request_.count_activations ? 12 : 8) * uint64_t{spec_.layers} * spec_.ff +
+           Missed::MemoryBytes(uint64_t{spec_.layers} * spec_.ff) + 4 * 4096 + request_.store_table_bytes;
   }
   // A page's entry in the table of its sequence; tables double as they grow.
   uint64_t KvTables() const {

@@ -28,7 +28,7 @@ Report Report::FromEngine(const Engine& engine, int threads) {
   r.peak_bytes = engine.budget().peak_bytes();
   r.peak_rss_bytes = PeakResidentBytes();
   r.mode = Name(engine.mode());
-  r.policy = "elastic";
+  r.policy = Name(engine.residency() ? engine.residency()->policy() : Policy::kElastic);
   r.io = engine.io_name();
   r.threads = threads;
   r.active_fraction = s.ffn.possible > 0 ? static_cast<double>(s.ffn.active) / s.ffn.possible : 1;
