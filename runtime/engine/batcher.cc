@@ -46,6 +46,7 @@ void Batcher::Close(ConversationId id) {
   Conversation& c = found->second;
   active_ -= c.active;
   running_ -= c.running;
+  if (c.saved) engine_->ForgetSaved(*c.saved);
   engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
   engine_->EndSequence(c.sequence);
   conversations_.erase(found);
@@ -157,11 +158,13 @@ void Batcher::PlanSlices(const std::vector<Entry*>& order) {
   }
 }
 
-// Where there is a prefix cache its pages stay there, as long as nobody needs their blocks.
+// To disk where that is cheaper than reading its tokens again. Else, where there is a prefix cache, its pages stay
+// there as long as nobody needs their blocks.
 void Batcher::DropKv(Conversation& c) {
   ++(c.active ? statistics_.preemptions : statistics_.idle_drops);
   c.known = std::max(c.known, engine_->tokens(c.sequence));
-  engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
+  c.saved = engine_->SwapOut(c.sequence);
+  if (!c.saved) engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
   engine_->EndSequence(c.sequence);
   c.sequence = engine_->NewSequence();
 }
@@ -177,8 +180,16 @@ Batcher::Conversation* Batcher::LeastWanted() {
   return least;
 }
 
-// Takes KV from conversations that don't run until the planned slices fit. The engine refuses the step where that is
-// not enough.
+// Takes KV from conversations that don't run until so many blocks can be had, as far as there are such.
+void Batcher::DropUntil(uint64_t blocks) {
+  while (blocks > engine_->obtainable_blocks()) {
+    Conversation* victim = LeastWanted();
+    if (!victim) return;
+    DropKv(*victim);
+  }
+}
+
+// Room for the planned slices. The engine refuses the step where that is not enough.
 void Batcher::MakeRoom() {
   uint64_t blocks = 0;
   uint32_t kept = 0;
@@ -187,11 +198,22 @@ void Batcher::MakeRoom() {
     kept += engine_->tokens(p.entry->second.sequence) == 0;
   }
   for (const auto& [id, c] : conversations_) kept += engine_->tokens(c.sequence) > 0;
-  while (blocks > engine_->obtainable_blocks() || (options_.max_kept > 0 && kept > options_.max_kept)) {
+  for (; options_.max_kept > 0 && kept > options_.max_kept; --kept) {
     Conversation* victim = LeastWanted();
-    if (!victim) return;
+    if (!victim) break;
     DropKv(*victim);
-    --kept;
+  }
+  DropUntil(blocks);
+}
+
+// Conversations that run again get their KV back. Where that fails their tokens are read again.
+void Batcher::SwapIn() {
+  for (auto& [id, c] : conversations_) {
+    if (!c.running || !c.saved) continue;
+    DropUntil(engine_->BlocksOfSequence(c.saved->tokens));
+    if (engine_->SwapIn(*c.saved, c.sequence).ok()) statistics_.swapped_tokens += c.saved->tokens;
+    engine_->ForgetSaved(*c.saved);
+    c.saved.reset();
   }
 }
 
@@ -240,6 +262,7 @@ StatusOr<std::vector<BatchEvent>> Batcher::Step() {
   const std::vector<Entry*> order = ByPriority();
   if (order.empty()) return events;
   Admit(order);
+  SwapIn();
   AdoptPrefixes();
   PlanSlices(order);
   MakeRoom();
@@ -264,6 +287,7 @@ void Batcher::CheckInvariants() const {
     running += c.running;
     EM_CHECK(c.active || !c.running);
     EM_CHECK(engine_->tokens(c.sequence) <= c.tokens.size());
+    EM_CHECK(!c.saved || (engine_->tokens(c.sequence) == 0 && !c.running && c.saved->tokens <= c.tokens.size()));
   }
   EM_CHECK(active == active_ && running == running_);
   engine_->CheckInvariants();

@@ -58,6 +58,7 @@ struct BatcherStatistics {
   uint64_t idle_drops = 0;         // KV of conversations without a request, taken for others
   uint64_t recomputed_tokens = 0;  // read again after either
   uint64_t cached_tokens = 0;      // of prompts, found in the prefix cache
+  uint64_t swapped_tokens = 0;     // of dropped KV, brought back from disk
 };
 
 // One thread. The engine outlives it, and is used by nothing else meanwhile.
@@ -97,6 +98,7 @@ class Batcher {
     Request request;
     std::optional<Sampler> sampler;
     uint64_t tenant = 0;
+    std::optional<SavedKv> saved;  // its KV on disk; the sequence is empty then
     uint32_t generated = 0;
     uint32_t known = 0;      // tokens that were in the KV once; reading them again is recomputing
     uint64_t arrival = 0;    // order of requests
@@ -117,6 +119,8 @@ class Batcher {
   void PlanSlices(const std::vector<Entry*>& order);
   void MakeRoom();
   Conversation* LeastWanted();
+  void DropUntil(uint64_t blocks);
+  void SwapIn();
   void AdoptPrefixes();
   void DropKv(Conversation& c);
   void Finish(ConversationId id, Conversation& c, FinishReason reason, std::vector<BatchEvent>& events);

@@ -204,6 +204,12 @@ Status Engine::MakePool(const EngineOptions& options) {
                           if (residency_) residency_->TakeBackKv(Index(block));
                         }));
   }
+  if (options.swap_bytes > 0) {
+    const std::string& other = options.store_dir.empty() ? options.cache_dir : options.store_dir;
+    EM_ASSIGN_OR_RETURN(swap_,
+                        KvSwap::Create(budget_.get(), kv_.get(), options.swap_dir.empty() ? other : options.swap_dir,
+                                       options.swap_bytes, geometry.page_bytes));
+  }
   Transformer::Parts parts;
   parts.spec = &spec;
   parts.weights = weights_.get();
@@ -476,6 +482,27 @@ void Engine::IndexPrefix(uint64_t salt, std::span<const TokenId> tokens, Sequenc
   if (prefix_) prefix_->Insert(salt, tokens.first(kv_->tokens(sequence)), sequence);
 }
 
+std::optional<SavedKv> Engine::SwapOut(SequenceId sequence) {
+  if (!swap_ || !swap_->IsCheaper(kv_->tokens(sequence), prefill_micros_per_token_)) return std::nullopt;
+  StatusOr<SavedKv> saved = swap_->Save(sequence);
+  if (!saved.ok()) return std::nullopt;  // no room, or no disk: then it is computed again
+  return *std::move(saved);
+}
+
+Status Engine::SwapIn(const SavedKv& saved, SequenceId sequence) {
+  EM_CHECK(kv_->tokens(sequence) == 0);
+  const uint32_t blocks = BlocksOfSequence(saved.tokens);
+  FreeBlocks(blocks);
+  if (!kv_->TryAppend(sequence, saved.tokens)) {
+    return Exhausted("{} saved tokens of KV want {} blocks, and {} are free", saved.tokens, blocks, pool_->free());
+  }
+  const Status status = swap_->Restore(saved, sequence);
+  // Only now may neurons lie behind the pages: whole sectors were read.
+  if (residency_) LendLeftovers(sequence, saved.tokens, 0, false);
+  if (!status.ok()) Truncate(sequence, 0);
+  return status;
+}
+
 std::span<const uint32_t> Engine::activation_counts() const {
   return residency_ ? residency_->heat().counts() : std::span<const uint32_t>();
 }
@@ -567,6 +594,7 @@ EngineStatistics Engine::statistics() const {
   s.tokens = tokens_;
   s.seconds = seconds_;
   s.late_blocks = late_blocks_;
+  if (swap_) s.swap = swap_->statistics();
   s.prefill_micros_per_token = prefill_micros_per_token_;
   if (sparse_ffn_) {
     s.ffn = sparse_ffn_->statistics();

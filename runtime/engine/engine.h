@@ -17,6 +17,7 @@
 #include "mapping/prefix_index.h"
 #include "mem/block_pool.h"
 #include "mem/read_ring.h"
+#include "runtime/engine/kv_swap.h"
 #include "runtime/engine/memory_plan.h"
 #include "runtime/engine/transformer.h"
 #include "runtime/engine/weights.h"
@@ -37,6 +38,8 @@ struct EngineOptions {
   std::optional<double> static_kv_share;
   bool prefix_cache = false;       // keep the KV of texts that have ended, to be found again by their tokens
   bool count_activations = false;  // see Engine::activation_counts
+  uint64_t swap_bytes = 0;         // of disk for the KV of paused conversations; 0: it is computed again
+  std::string swap_dir;            // "": store_dir, else cache_dir
   // How often each neuron was active [layers, neurons]; kStatic fills memory with the hottest. Empty: as the store has
   // them.
   std::span<const float> profile;
@@ -71,7 +74,8 @@ struct EngineStatistics {
   double seconds = 0;             // in steps
   double management_seconds = 0;  // of those: planning and moving neurons
   SparseFfnStatistics ffn;
-  ReadStatistics reads;                 // since the model was loaded
+  ReadStatistics reads;  // since the model was loaded
+  KvSwapStatistics swap;
   uint64_t late_blocks = 0;             // that a step waited for: they had not been freed ahead
   double prefill_micros_per_token = 0;  // measured lately; 0: not yet
 };
@@ -120,6 +124,13 @@ class Engine {
   // whose first tokens `tokens` are. Without prefix_cache neither does anything.
   uint32_t AdoptPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence);
   void IndexPrefix(uint64_t salt, std::span<const TokenId> tokens, SequenceId sequence);
+
+  // Keeps the sequence's KV on disk, where that is cheaper than computing it again, as measured, and there is room. The
+  // sequence is as it was. SwapIn brings it into an empty sequence; on an error (Exhausted: no blocks; reads) that is
+  // empty again.
+  std::optional<SavedKv> SwapOut(SequenceId sequence);
+  Status SwapIn(const SavedKv& saved, SequenceId sequence);
+  void ForgetSaved(SavedKv& saved) { swap_->Forget(saved); }
 
   // How often each neuron was active since the start [layers, neurons]; empty without count_activations.
   std::span<const uint32_t> activation_counts() const;
@@ -179,6 +190,7 @@ class Engine {
   std::unique_ptr<NeuronResidency> residency_;
   std::unique_ptr<KvTable> kv_;
   std::unique_ptr<PrefixIndex> prefix_;  // null without prefix_cache
+  std::unique_ptr<KvSwap> swap_;         // null without swap_bytes
   std::unique_ptr<SparseFfn> sparse_ffn_;
   std::unique_ptr<Promoter> promoter_;
   std::unique_ptr<Transformer> transformer_;

@@ -98,6 +98,7 @@ struct Pattern {
   Policy policy = Policy::kElastic;
   bool prefix_cache = false;
   uint32_t max_kept = 0;
+  bool swap = false;
 };
 
 TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
@@ -110,6 +111,7 @@ TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
         Pattern{"tight", 16, 512, 16, 32, false, false},
         Pattern{"tight, staggered, priorities", 16, 288, 7, 16, true, true},
         Pattern{"tight, shared beginnings", 8, 512, 16, 32, true, true, Policy::kElastic, true},
+        Pattern{"tight, paused on disk", 8, 512, 16, 32, true, true, Policy::kElastic, false, 0, true},
         Pattern{"lru", 8, 512, 16, 32, true, false, Policy::kLru},
         Pattern{"oracle that was told nothing", 8, 768, 16, 32, false, false, Policy::kOracle},
         Pattern{"static share", 4, 1500, 16, 32, true, false, Policy::kStatic},
@@ -119,8 +121,9 @@ TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
     options.prefill_chunk = p.chunk;
     if (p.kv_tokens > 0) options.budget_bytes = BudgetFor(options, p.kv_tokens);
     options.policy = p.policy;
+    options.swap_bytes = p.swap ? 64 << 20 : 0;
     options.prefix_cache = p.prefix_cache;
-    options.static_slots = p.max_kept;
+    options.static_slots = std::max(1u, p.max_kept);
     if (p.max_kept == 0) options.static_kv_share = 0.8;
     const auto engine = OpenEngine(*model_, options);
     ASSERT_NE(engine, nullptr);
@@ -167,6 +170,10 @@ TEST_F(BatcherTest, EachOfSixteenHasTheBitsItHasAlone) {
       EXPECT_GT(batcher.statistics().preemptions + batcher.statistics().idle_drops, 0u);
     }
     EXPECT_TRUE(p.prefix_cache || batcher.statistics().cached_tokens == 0);
+    EXPECT_EQ(batcher.statistics().swapped_tokens > 0, p.swap);
+    if (p.swap) {
+      EXPECT_EQ(batcher.statistics().recomputed_tokens, 0u);
+    }
     EXPECT_LE(engine->budget().peak_bytes(), options.budget_bytes);
   }
 }
