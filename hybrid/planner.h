@@ -77,8 +77,9 @@ class Missed {
   }
   // Takes out one of the hottest that is still in the store; nothing where there is none.
   std::optional<NeuronId> TakeHottest(const NeuronTable& table, const Heat& heat);
-  // All heat was multiplied by `factor`.
+  // All heat was multiplied by `factor`; all heat is other than it was.
   void Scale(float factor) { floor_ *= factor; }
+  void ForgetFloor() { floor_ = 0; }
 
  private:
   static constexpr size_t kMost = 3072;

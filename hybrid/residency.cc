@@ -13,6 +13,8 @@ namespace {
 constexpr uint32_t kVictimWindow = 8;
 // Blocks without a neuron that the search steps over at most.
 constexpr uint32_t kMostSkips = 64;
+// Of the newcomers that are half as hot as what is usually found, one in so many looks for a colder one.
+constexpr uint32_t kHopelessLooks = 16;
 
 Heat::Kind HeatKind(Policy policy) {
   switch (policy) {
@@ -121,6 +123,7 @@ void NeuronResidency::Shrink(uint32_t blocks) {
   for (const uint32_t block : plan.blocks) leases_[block].Release();
   statistics_.evicted_blocks += plan.blocks.size();
   statistics_.relocated += moved;
+  statistics_.promoted -= moved;  // they were here before
   statistics_.dropped += plan.homeless.size() - moved;
 }
 
@@ -138,6 +141,7 @@ void NeuronResidency::TakeBack(uint32_t block, uint64_t begin, uint64_t end) {
     if (!neuron) continue;
     table_.Clear(*neuron);
     missed_.Add(*neuron, heat_);
+    ++statistics_.dropped;
   }
   fragments_.TakeBack(block, begin, end, table_);
 }
@@ -146,6 +150,7 @@ std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
   const std::optional<SlotId> slot = fragments_.Lend();
   if (!slot) return nullptr;
   table_.Set(id, Tier::kDevice, *slot);
+  ++statistics_.promoted;
   return Address(*slot);
 }
 
@@ -168,16 +173,22 @@ std::optional<Resident> NeuronResidency::FindVictim(NeuronId id, const std::func
       ++skips;
     }
   }
-  return PickVictim(heat_, id, std::span<const Resident>(candidates).first(count), is_protected);
+  const auto seen = std::span<const Resident>(candidates).first(count);
+  const std::optional<Resident> victim = PickVictim(heat_, id, seen, is_protected);
+  if (!victim && count == kVictimWindow) {
+    float coldest = heat_.value(seen[0].neuron);
+    for (const Resident& resident : seen) coldest = std::min(coldest, heat_.value(resident.neuron));
+    usual_coldest_ += (coldest - usual_coldest_) / 8;
+  }
+  return victim;
 }
 
 std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
   if (fixed()) return nullptr;
-  if (std::byte* free = AdmitIfFree(id)) {
-    ++statistics_.promoted;
-    return free;
-  }
-  const std::optional<Resident> victim = FindVictim(id, is_protected);
+  if (std::byte* free = AdmitIfFree(id)) return free;
+  // Most that ask are far colder than what they would find: only now and then one of those is let look.
+  const bool hopeless = heat_.value(id) < usual_coldest_ / 2 && ++refused_unseen_ % kHopelessLooks != 0;
+  const std::optional<Resident> victim = hopeless ? std::nullopt : FindVictim(id, is_protected);
   if (!victim) {
     missed_.Add(id, heat_);
     return nullptr;
@@ -197,6 +208,8 @@ std::optional<NeuronId> NeuronResidency::NextPromotion() {
 
 std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
   heat_.Assign(values);
+  missed_.ForgetFloor();
+  usual_coldest_ = 0;
   const size_t neurons = values.size();
   const uint32_t per_layer = table_.neurons_per_layer();
   std::vector<uint32_t> order(neurons);
@@ -211,6 +224,7 @@ std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
     const SlotId slot = table_.grid(Tier::kDevice).slot_at(entry.address());
     table_.Clear(id(order[i]));
     fragments_.Return(slot, table_);
+    ++statistics_.dropped;
   }
   // Worths may have fallen: bounds start anew.
   for (uint32_t block = 0; block < leases_.size(); ++block) {
@@ -231,6 +245,7 @@ void NeuronResidency::Advance(uint32_t tokens) {
   if (scale == 1) return;
   coldest_.Scale(scale);
   missed_.Scale(scale);
+  usual_coldest_ *= scale;
 }
 
 uint32_t NeuronResidency::fragment_slots() const {
@@ -243,6 +258,7 @@ uint32_t NeuronResidency::slots() const {
 }
 
 void NeuronResidency::CheckInvariants() const {
+  EM_CHECK(resident() == statistics_.promoted - statistics_.dropped);
   table_.CheckInvariants();
   fragments_.CheckInvariants(table_);
   coldest_.CheckInvariants();

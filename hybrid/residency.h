@@ -125,6 +125,8 @@ class NeuronResidency {
   uint32_t reserve_ = 0;      // free blocks that Grow leaves
   uint32_t clock_block_ = 0;  // where the search for the next victim goes on
   uint32_t clock_position_ = 0;
+  float usual_coldest_ = 0;  // heat of the coldest neuron that those who look usually find
+  uint32_t refused_unseen_ = 0;
   ResidencyStatistics statistics_;
 };
 

@@ -85,24 +85,24 @@ void Batcher::Cancel(ConversationId id) {
   c.cancelled = c.active;
 }
 
-void Batcher::Finish(ConversationId id, Conversation& c, FinishReason reason, std::vector<BatchEvent>& events) {
+void Batcher::Finish(ConversationId id, Conversation& c, FinishReason reason) {
   active_ -= c.active;
   running_ -= c.running;
   c.active = c.running = c.cancelled = false;
   engine_->IndexPrefix(c.tenant, c.tokens, c.sequence);
-  if (!events.empty() && events.back().conversation == id) {
-    events.back().finish = reason;
+  if (!events_.empty() && events_.back().conversation == id) {
+    events_.back().finish = reason;
   } else {
-    events.push_back({id, std::nullopt, reason});
+    events_.push_back({id, std::nullopt, reason});
   }
 }
 
-void Batcher::TakeOutCancelled(std::vector<BatchEvent>& events) {
+void Batcher::TakeOutCancelled() {
   for (auto& [id, c] : conversations_) {
     if (!c.cancelled) continue;
     // What was not read yet is not part of the conversation any more.
     c.tokens.resize(std::max<size_t>(engine_->tokens(c.sequence), std::min<size_t>(c.known, c.tokens.size())));
-    Finish(id, c, FinishReason::kCancelled, events);
+    Finish(id, c, FinishReason::kCancelled);
   }
 }
 
@@ -227,7 +227,7 @@ void Batcher::AdoptPrefixes() {
   }
 }
 
-void Batcher::TakeLogits(std::span<const float> logits, std::vector<BatchEvent>& events) {
+void Batcher::TakeLogits(std::span<const float> logits) {
   const size_t vocab = engine_->model().spec().vocab;
   size_t row = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
@@ -245,22 +245,21 @@ void Batcher::TakeLogits(std::span<const float> logits, std::vector<BatchEvent>&
     const TokenId id = c.sampler->Sample(own, c.tokens);
     const bool end = !c.request.ignore_eos && engine_->model().tokenizer().IsEndOfGeneration(id);
     if (end) {
-      Finish(entry.first, c, FinishReason::kEndOfText, events);
+      Finish(entry.first, c, FinishReason::kEndOfText);
       continue;
     }
     c.tokens.push_back(id);
     ++c.generated;
     ++statistics_.generated_tokens;
-    events.push_back({entry.first, id, std::nullopt});
-    if (c.generated >= c.request.max_tokens) Finish(entry.first, c, FinishReason::kLength, events);
+    events_.push_back({entry.first, id, std::nullopt});
+    if (c.generated >= c.request.max_tokens) Finish(entry.first, c, FinishReason::kLength);
   }
 }
 
 StatusOr<std::vector<BatchEvent>> Batcher::Step() {
-  std::vector<BatchEvent> events;
-  TakeOutCancelled(events);
+  TakeOutCancelled();
   const std::vector<Entry*> order = ByPriority();
-  if (order.empty()) return events;
+  if (order.empty()) return std::exchange(events_, {});
   Admit(order);
   SwapIn();
   AdoptPrefixes();
@@ -274,10 +273,18 @@ StatusOr<std::vector<BatchEvent>> Batcher::Step() {
     slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), rest == 0,
                        rest > 0 ? std::min(rest, p.tokens) : c.generated + 1 < c.request.max_tokens});
   }
-  EM_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_->Step(slices_));
+  StatusOr<std::span<const float>> logits = engine_->Step(slices_);
+  // The budget may have no room for the tables of a longer sequence, though there are blocks.
+  while (logits.status().code() == StatusCode::kResourceExhausted) {
+    Conversation* victim = LeastWanted();
+    if (!victim) break;
+    DropKv(*victim);
+    logits = engine_->Step(slices_);
+  }
+  EM_RETURN_IF_ERROR(logits.status());
   ++statistics_.steps;
-  TakeLogits(logits, events);
-  return events;
+  TakeLogits(*logits);
+  return std::exchange(events_, {});
 }
 
 void Batcher::CheckInvariants() const {

@@ -113,7 +113,7 @@ class Batcher {
   uint32_t Pending(const Conversation& c) const {
     return static_cast<uint32_t>(c.tokens.size()) - engine_->tokens(c.sequence);
   }
-  void TakeOutCancelled(std::vector<BatchEvent>& events);
+  void TakeOutCancelled();
   std::vector<Entry*> ByPriority();
   void Admit(const std::vector<Entry*>& order);
   void PlanSlices(const std::vector<Entry*>& order);
@@ -123,8 +123,8 @@ class Batcher {
   void SwapIn();
   void AdoptPrefixes();
   void DropKv(Conversation& c);
-  void Finish(ConversationId id, Conversation& c, FinishReason reason, std::vector<BatchEvent>& events);
-  void TakeLogits(std::span<const float> logits, std::vector<BatchEvent>& events);
+  void Finish(ConversationId id, Conversation& c, FinishReason reason);
+  void TakeLogits(std::span<const float> logits);
 
   Engine* const engine_;
   const BatcherOptions options_;
@@ -139,6 +139,7 @@ class Batcher {
   };
   std::vector<Planned> planned_;  // the step's slices
   std::vector<StepSlice> slices_;
+  std::vector<BatchEvent> events_;  // not yet told
   BatcherStatistics statistics_;
 };
 
