@@ -11,8 +11,6 @@
 namespace elasticmem {
 namespace {
 
-// Tails this near to each other are read in one go: on NVMe a request costs about as much as reading 16 KiB more.
-constexpr uint64_t kMaxGapBytes = 16 << 10;
 constexpr uint64_t kMaxReadBytes = 256 << 10;
 // Rows that one chunk of work takes: enough to amortise a ticket, few enough to balance.
 constexpr size_t kRowsPerChunk = 16;

@@ -32,6 +32,8 @@ struct SparseFfnStatistics {
 class SparseFfn {
  public:
   static constexpr uint32_t kNeuronGroup = 64;
+  // Tails this near to each other are read in one go: on NVMe a request costs about as much as reading 16 KiB more.
+  static constexpr uint64_t kMaxGapBytes = 16 << 10;
 
   // One layer's rows. `gate` [tokens, ff] holds act(gate) (ungated: act(up + bias)); zero means inactive.
   struct Rows {

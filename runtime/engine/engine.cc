@@ -302,7 +302,7 @@ Status Engine::ReadNeurons(std::span<const NeuronId> neurons, const Progress& pr
                 [&](NeuronId a, NeuronId b) { return offset(a) < offset(b); });
       std::vector<ByteRange> ranges;
       for (uint64_t i = begin; i < end; ++i) ranges.push_back({offset(order[i]), layout.tail_bytes});
-      for (const MergedRead& read : MergeReads(ranges, 16_KiB, longest)) {
+      for (const MergedRead& read : MergeReads(ranges, SparseFfn::kMaxGapBytes, longest)) {
         EM_RETURN_IF_ERROR(CheckCancelled());
         std::optional<ReadRing::Ticket> ticket;
         while (!(ticket = delta_ring_->Enqueue(store_->file(), read.offset, read.bytes)))
@@ -340,6 +340,13 @@ void Engine::Truncate(SequenceId sequence, uint32_t tokens) {
   if (residency_) residency_->Grow();
 }
 
+// The slices' tokens were not computed after all.
+void Engine::TakeBackTokens(std::span<const StepSlice> slices) {
+  for (const StepSlice& slice : slices) {
+    Truncate(slice.sequence, kv_->tokens(slice.sequence) - static_cast<uint32_t>(slice.ids.size()));
+  }
+}
+
 // Takes the KV pages that the slices need; the coldest neurons make way.
 Status Engine::MakeRoom(std::span<const StepSlice> slices) {
   uint32_t blocks = 0;
@@ -359,9 +366,7 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
       const Status status = Exhausted(
           "the KV cache is full at {} tokens: {} more want {} blocks of {}, and {} are free; raise --memory",
           kv_->tokens(sequence), slices[i].ids.size(), blocks, FormatBytes(pool_->block_bytes()), pool_->free());
-      for (size_t j = 0; j < i; ++j) {
-        Truncate(slices[j].sequence, kv_->tokens(slices[j].sequence) - static_cast<uint32_t>(slices[j].ids.size()));
-      }
+      TakeBackTokens(slices.first(i));
       if (residency_) residency_->Grow();
       return status;
     }
@@ -404,9 +409,7 @@ StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slic
   StatusOr<std::span<const float>> logits = transformer_->Step(rows_, logits_rows);
   const Status status = logits.ok() ? CheckLogits(*logits) : logits.status();
   if (!status.ok()) {
-    for (const StepSlice& slice : slices) {
-      Truncate(slice.sequence, kv_->tokens(slice.sequence) - static_cast<uint32_t>(slice.ids.size()));
-    }
+    TakeBackTokens(slices);
     return status;
   }
   const double step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

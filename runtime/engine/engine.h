@@ -165,6 +165,7 @@ class Engine {
   void FreeBlocks(uint32_t blocks);
   bool CachedPageIsWorthLess();
   void TakeBackTails(SequenceId sequence, uint32_t first_page);
+  void TakeBackTokens(std::span<const StepSlice> slices);
   Status MakeRoom(std::span<const StepSlice> slices);
   StatusOr<std::span<const float>> Forward(std::span<const StepSlice> slices, std::span<const uint32_t> logits_rows);
   Status CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const;

@@ -63,12 +63,12 @@ struct Transformer::Scratch {
   }
 };
 
-// A step's input to one or more products: float32 rows, and the int8 form made when the first product wants it.
+// A step's input to one or more products: float32 rows, and the quantised form made when the first product wants it.
 struct Transformer::Input {
   const float* x;
   size_t tokens;
   size_t cols;
-  bool q8_ready = false;
+  bool quantised_ready = false;
 };
 
 uint64_t StepScratchBytes(const ModelSpec& spec, uint32_t chunk, uint32_t logits_rows, int threads, FfnPath ffn,
@@ -301,11 +301,11 @@ ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
   if (format == ActivationFormat::kF32) {
     return {format, reinterpret_cast<const std::byte*>(input.x), input.tokens, input.cols * sizeof(float)};
   }
-  if (!input.q8_ready) {
+  if (!input.quantised_ready) {
     team_.ParallelFor(input.tokens, [&](size_t t) {
       PrepareActivations(format, input.x + t * input.cols, input.cols, s_->quantised + t * s_->quantised_stride);
     });
-    input.q8_ready = true;
+    input.quantised_ready = true;
   }
   return {format, s_->quantised, input.tokens, s_->quantised_stride};
 }
