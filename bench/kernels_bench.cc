@@ -147,23 +147,27 @@ void Accumulate(benchmark::State& state, DType dtype, size_t rows, size_t cols) 
   state.SetBytesProcessed(static_cast<int64_t>(static_cast<double>(state.iterations()) * scattered.bytes_per_step));
 }
 
-// One query group of a layer's attention over `positions`, head_dim 128.
-void Attention(benchmark::State& state, DType type, uint32_t positions) {
+// A layer's attention of the last `rows` of `positions`, 4 KV heads of 128, each for 4 query heads.
+void Attention(benchmark::State& state, DType type, uint32_t positions, uint32_t rows) {
   const KvPageLayout layout{.type = type, .page_tokens = 32, .kv_heads = 4, .head_dim = 128};
   constexpr uint32_t kGroup = 4;
   const uint32_t page_count = positions / layout.page_tokens;
   const Buffer pages = RandomRows(DType::kF16, page_count * layout.page_bytes() / 256, 128);
   std::vector<const std::byte*> list;
   for (uint32_t p = 0; p < page_count; ++p) list.push_back(pages.get() + p * layout.page_bytes());
-  const std::vector<float> q(kGroup * layout.head_dim, 0.01f);
-  std::vector<float> out(q.size()), scratch(AttendScratchFloats(layout, kGroup));
+  const size_t stride = kGroup * layout.head_dim;
+  const std::vector<float> q(rows * stride, 0.01f);
+  std::vector<float> out(q.size());
+  const Buffer scratch = Allocate(AttendScratchFloats(layout, rows, kGroup) * sizeof(float));
   for (auto _ : state) {
     for (uint32_t head = 0; head < layout.kv_heads; ++head) {
-      Attend(layout, list, 0, positions, head, q.data(), kGroup, 0.1f, scratch.data(), out.data());
+      Attend(layout, list, {0, positions - rows + 1, rows}, head, q.data(), stride, kGroup, 0.1f,
+             reinterpret_cast<float*>(scratch.get()), out.data());
     }
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(page_count * layout.page_bytes()));
+  state.SetItemsProcessed(state.iterations() * rows);
 }
 
 void Prepare(benchmark::State& state, size_t cols) {
@@ -202,7 +206,10 @@ void RegisterAll() {
     benchmark::RegisterBenchmark(("AccumulateRows/" + type + "/11%of5632x2048").c_str(), Accumulate, dtype, 5632, 2048);
   }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0}) {
-    benchmark::RegisterBenchmark(fmt::format("Attention/{}/2048", Traits(dtype).name).c_str(), Attention, dtype, 2048);
+    for (const uint32_t rows : {1u, 16u}) {
+      benchmark::RegisterBenchmark(fmt::format("Attention/{}/2048/rows:{}", Traits(dtype).name, rows).c_str(),
+                                   Attention, dtype, 2048, rows);
+    }
   }
   benchmark::RegisterBenchmark("PrepareActivations/Q8/2048", Prepare, 2048);
   benchmark::RegisterBenchmark("Activation/silu", Activate, Activation::kSilu);

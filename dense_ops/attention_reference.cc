@@ -9,8 +9,9 @@
 
 namespace elasticmem {
 
-void AttendReference(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
-                     uint32_t kv_head, const float* q, uint32_t group, float scale, float* /*scratch*/, float* out) {
+void AttendReference(const KvPageLayout& layout, std::span<const std::byte* const> pages, const AttendRows& rows,
+                     uint32_t kv_head, const float* q, size_t stride, uint32_t group, float scale, float* /*scratch*/,
+                     float* out) {
   const size_t dim = layout.head_dim;
   std::vector<float> row(dim);
   const auto load = [&](uint32_t position, bool value) {
@@ -19,13 +20,15 @@ void AttendReference(const KvPageLayout& layout, std::span<const std::byte* cons
     DequantizeRow(layout.type, token + (kv_head + (value ? layout.kv_heads : 0)) * layout.head_bytes(), dim,
                   row.data());
   };
-  for (uint32_t g = 0; g < group; ++g) {
+  for (uint32_t i = 0; i < rows.count * group; ++i) {
+    const uint32_t begin = rows.begin(i / group), end = rows.end(i / group);
+    const size_t at = i / group * stride + i % group * dim;
     std::vector<double> weights;
     double peak = -std::numeric_limits<double>::infinity();
     for (uint32_t p = begin; p < end; ++p) {
       load(p, false);
       double dot = 0;
-      for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(q[g * dim + i]) * row[i];
+      for (size_t j = 0; j < dim; ++j) dot += static_cast<double>(q[at + j]) * row[j];
       weights.push_back(dot * scale);
       peak = std::max(peak, weights.back());
     }
@@ -34,9 +37,9 @@ void AttendReference(const KvPageLayout& layout, std::span<const std::byte* cons
     std::vector<double> sum(dim);
     for (uint32_t p = begin; p < end; ++p) {
       load(p, true);
-      for (size_t i = 0; i < dim; ++i) sum[i] += weights[p - begin] / total * row[i];
+      for (size_t j = 0; j < dim; ++j) sum[j] += weights[p - begin] / total * row[j];
     }
-    for (size_t i = 0; i < dim; ++i) out[g * dim + i] = static_cast<float>(sum[i]);
+    for (size_t j = 0; j < dim; ++j) out[at + j] = static_cast<float>(sum[j]);
   }
 }
 

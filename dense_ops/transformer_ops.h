@@ -1,5 +1,5 @@
 // The small operators of a transformer layer: norms, rotary embedding, and attention over paged KV.
-// All work on one token or one (token, KV head) at a time, so the caller decides how threads share them and the result
+// All work on one token, or on a few (token, KV head) at a time, so the caller decides how threads share them and the result
 // never depends on the batch.
 #pragma once
 
@@ -44,18 +44,35 @@ struct KvPageLayout {
 // Stores k and v, each [kv_heads * head_dim], as token `slot` of `page`.
 void WriteKv(const KvPageLayout& layout, std::byte* page, uint32_t slot, const float* k, const float* v);
 
-// Attention of `group` query heads (q [group, head_dim]) that share `kv_head`, over positions [begin, end):
-// position p is token p % page_tokens of pages[p / page_tokens].
-// out [group, head_dim] = softmax(q.k * scale) . v, by a running softmax that merges tiles of kAttentionTile positions
-// (split at absolute multiples, in order), so the bits depend on nothing else: not on how many tokens a page has
-// either. page_tokens is a multiple of kAttentionTile. `scratch` has AttendScratchFloats() floats.
+// Consecutive tokens of one sequence: row r attends to positions [begin(r), end(r)), and to `window` of them at most
+// where that is not 0.
+struct AttendRows {
+  uint32_t first_begin = 0;
+  uint32_t first_end = 0;  // of row 0: its own position + 1
+  uint32_t count = 1;
+  uint32_t window = 0;
+
+  uint32_t end(uint32_t row) const { return first_end + row; }
+  uint32_t begin(uint32_t row) const {
+    return window > 0 && end(row) > window + first_begin ? end(row) - window : first_begin;
+  }
+};
+
+// Attention of `group` query heads that share `kv_head`, for each of the rows: head g of row r is q[r * stride + g *
+// head_dim ...], and so is its output. Position p is token p % page_tokens of pages[p / page_tokens].
+// out = softmax(q.k * scale) . v, by a running softmax that merges tiles of kAttentionTile positions (split at absolute
+// multiples, in order), so the bits depend on nothing else: neither on the other rows nor on how many tokens a page
+// has. page_tokens is a multiple of kAttentionTile. `scratch` is 64-byte aligned and has AttendScratchFloats() floats.
 inline constexpr uint32_t kAttentionTile = 16;
-void Attend(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
-            uint32_t kv_head, const float* q, uint32_t group, float scale, float* scratch, float* out);
-void AttendReference(const KvPageLayout& layout, std::span<const std::byte* const> pages, uint32_t begin, uint32_t end,
-                     uint32_t kv_head, const float* q, uint32_t group, float scale, float* scratch, float* out);
-constexpr size_t AttendScratchFloats(const KvPageLayout& layout, uint32_t group) {
-  return group * (kAttentionTile + layout.head_dim + 2) + 2 * layout.head_dim;
+inline constexpr uint32_t kAttentionPadding = 16;  // heads are padded to a multiple of so many floats
+void Attend(const KvPageLayout& layout, std::span<const std::byte* const> pages, const AttendRows& rows,
+            uint32_t kv_head, const float* q, size_t stride, uint32_t group, float scale, float* scratch, float* out);
+void AttendReference(const KvPageLayout& layout, std::span<const std::byte* const> pages, const AttendRows& rows,
+                     uint32_t kv_head, const float* q, size_t stride, uint32_t group, float scale, float* scratch,
+                     float* out);
+constexpr size_t AttendScratchFloats(const KvPageLayout& layout, uint32_t rows, uint32_t group) {
+  const size_t padded = RoundUp<size_t>(layout.head_dim, kAttentionPadding);
+  return 2 * kAttentionTile * padded + size_t{rows} * group * (2 * padded + kAttentionTile + kAttentionPadding);
 }
 
 }  // namespace elasticmem

@@ -1,5 +1,6 @@
-// y += coefficient * row over scattered rows. Four rows a pass: y stays in L1 and is read and written once for the
-// four, each element still takes its fma's in list order, and the next four rows are prefetched line by line.
+// y += coefficient * row over scattered rows, each element taking its fma's in list order. AccumulateRows takes four
+// rows a pass: y stays in L1 and is read and written once for the four, and the next four rows are prefetched line by
+// line. AccumulateGroup takes float rows all at once, a few vectors of columns at a time, whose sums stay in registers.
 #include <algorithm>
 
 #include "ffn_ops/sparse_ffn.h"
@@ -11,6 +12,7 @@
 // after foreach_target
 #include <hwy/highway.h>
 
+#include "tensor/float_dot-inl.h"
 #include "tensor/quants-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,34 +22,26 @@ namespace HWY_NAMESPACE {
 
 constexpr size_t kRowsAPass = 4;
 constexpr size_t kColumnsAPass = 4096;  // 16 KiB of y
+constexpr size_t kStripVectors = 4;
+constexpr size_t kBytesAhead = 512;  // of each row
 
-template <DType kType>
-HWY_INLINE VF LoadFloats(const uint8_t* p) {
-  if constexpr (kType == DType::kF32) {
-    return hn::LoadU(DF(), reinterpret_cast<const float*>(p));
-  } else if constexpr (kType == DType::kF16) {
-    return LoadHalves(DF(), p);
-  } else {
-    return LoadBFloats(DF(), p);
-  }
-}
-
-// y[begin, end) += for kRows rows, float types.
+// y, which begins at column `begin`, += for kRows rows, float types.
 template <DType kType, size_t kRows>
 HWY_INLINE void AddFloatRows(const uint8_t* const* rows, const uint8_t* const* next, const float* coefficients,
                              size_t begin, size_t end, float* y) {
   constexpr size_t kBytes = Traits(kType).block_bytes;
   constexpr size_t kStep = 32;
-  VF c[kRows];
-  for (size_t r = 0; r < kRows; ++r) c[r] = hn::Set(DF(), coefficients[r]);
+  const DW d;
+  VW c[kRows];
+  for (size_t r = 0; r < kRows; ++r) c[r] = hn::Set(d, coefficients[r]);
   for (size_t j = begin; j < end; j += kStep) {
     for (size_t r = 0; r < kRows; ++r) PrefetchBytes(next[r] + j * kBytes, kStep * kBytes);
     HWY_UNROLL(8)
-    for (size_t i = j; i < j + kStep; i += kLanes) {
-      VF sum = hn::LoadU(DF(), y + i);
-      HWY_UNROLL(4)
-      for (size_t r = 0; r < kRows; ++r) sum = hn::MulAdd(c[r], LoadFloats<kType>(rows[r] + i * kBytes), sum);
-      hn::StoreU(sum, DF(), y + i);
+    for (size_t i = j; i < j + kStep; i += kWide) {
+      VW sum = hn::LoadU(d, y + i - begin);
+      HWY_UNROLL(8)
+      for (size_t r = 0; r < kRows; ++r) sum = hn::MulAdd(c[r], LoadWeights<kType>(rows[r] + i * kBytes), sum);
+      hn::StoreU(sum, d, y + i - begin);
     }
   }
 }
@@ -112,7 +106,8 @@ HWY_INLINE void AddQuantRows(const uint8_t* const* rows, const uint8_t* const* n
       PrefetchBytes(next[r] + ahead, kGroupBytes);
       LoadRowScales<kType>(rows[r], b, n, &scales[r]);
     }
-    for (size_t i = 0; i < n; ++i) AddBlock<kType, kRows>(rows, scales, i, coefficients, b + i, y + (b + i) * 32);
+    for (size_t i = 0; i < n; ++i)
+      AddBlock<kType, kRows>(rows, scales, i, coefficients, b + i, y + (b + i) * 32 - begin);
   }
 }
 
@@ -126,6 +121,7 @@ HWY_INLINE void AddRows(const uint8_t* const* rows, const uint8_t* const* next, 
   }
 }
 
+// y begins at column `col_begin`.
 template <DType kType>
 HWY_NOINLINE void Accumulate(std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                              size_t col_end, float* y) {
@@ -136,11 +132,63 @@ HWY_NOINLINE void Accumulate(std::span<const std::byte* const> rows, const float
     for (; k + kRowsAPass <= rows.size(); k += kRowsAPass) {
       const uint8_t* next[kRowsAPass];
       for (size_t r = 0; r < kRowsAPass; ++r) next[r] = row[std::min(k + kRowsAPass + r, rows.size() - 1)];
-      AddRows<kType, kRowsAPass>(row + k, next, coefficients + k, begin, end, y);
+      AddRows<kType, kRowsAPass>(row + k, next, coefficients + k, begin, end, y + (begin - col_begin));
     }
     for (; k < rows.size(); ++k) {
       const uint8_t* next = row[std::min(k + 1, rows.size() - 1)];
-      AddRows<kType, 1>(row + k, &next, coefficients + k, begin, end, y);
+      AddRows<kType, 1>(row + k, &next, coefficients + k, begin, end, y + (begin - col_begin));
+    }
+  }
+}
+
+// kVectors vectors of columns, from byte `offset` of the rows on.
+template <DType kType, size_t kVectors>
+HWY_INLINE void AddStrip(std::span<const std::byte* const> rows, const float* coefficients, size_t offset, float* y) {
+  constexpr size_t kVectorBytes = kWide * Traits(kType).block_bytes;
+  const DW d;
+  VW sum[kVectors];
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < kVectors; ++i) sum[i] = hn::Zero(d);
+  for (size_t k = 0; k < rows.size(); ++k) {
+    const auto* row = reinterpret_cast<const uint8_t*>(rows[k]) + offset;
+    const VW c = hn::Set(d, coefficients[k]);
+    PrefetchBytes(row + kBytesAhead, kVectors * kVectorBytes);
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < kVectors; ++i) {
+      sum[i] = hn::MulAdd(c, LoadWeights<kType>(row + i * kVectorBytes), sum[i]);
+    }
+  }
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < kVectors; ++i) {
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i * kWide), sum[i]), d, y + i * kWide);
+  }
+}
+
+template <DType kType>
+HWY_NOINLINE void AddGroup(std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
+                           size_t col_end, float* y, std::span<const std::byte* const> ahead) {
+  if constexpr (IsQuantized(kType)) {
+    constexpr size_t kColumns = 1024;
+    alignas(64) float sums[kColumns];
+    for (size_t begin = col_begin; begin < col_end; begin += kColumns) {
+      const size_t end = std::min(begin + kColumns, col_end);
+      std::fill(sums, sums + (end - begin), 0.f);
+      Accumulate<kType>(rows, coefficients, begin, end, sums);
+      for (size_t j = 0; j < end - begin; j += kLanes) {
+        float* to = y + (begin - col_begin) + j;
+        hn::StoreU(hn::Add(hn::LoadU(DF(), to), hn::Load(DF(), sums + j)), DF(), to);
+      }
+    }
+  } else {
+    constexpr size_t kBytes = Traits(kType).block_bytes, kStrip = kStripVectors * kWide;
+    static_assert(32 % kWide == 0);
+    size_t j = col_begin;
+    for (; j + kStrip <= col_end; j += kStrip) {
+      AddStrip<kType, kStripVectors>(rows, coefficients, j * kBytes, y + (j - col_begin));
+    }
+    for (; j < col_end; j += kWide) AddStrip<kType, 1>(rows, coefficients, j * kBytes, y + (j - col_begin));
+    for (const std::byte* row : ahead) {
+      PrefetchBytes(reinterpret_cast<const uint8_t*>(row) + col_begin * kBytes, kBytesAhead);
     }
   }
 }
@@ -152,7 +200,7 @@ void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const f
 #if EM_SIMD
 #define EM_CASE(type) \
   case DType::type:   \
-    return Accumulate<DType::type>(rows, coefficients, col_begin, col_end, y)
+    return Accumulate<DType::type>(rows, coefficients, col_begin, col_end, y + col_begin)
   switch (dtype) {
     EM_CASE(kF32);
     EM_CASE(kF16);
@@ -174,6 +222,33 @@ void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const f
 #endif
 }
 
+void AddGroupHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
+                  size_t col_end, float* y, [[maybe_unused]] std::span<const std::byte* const> ahead) {
+#if EM_SIMD
+#define EM_CASE(type) \
+  case DType::type:   \
+    return AddGroup<DType::type>(rows, coefficients, col_begin, col_end, y + col_begin, ahead)
+  switch (dtype) {
+    EM_CASE(kF32);
+    EM_CASE(kF16);
+    EM_CASE(kBF16);
+    EM_CASE(kQ8_0);
+    EM_CASE(kQ4_0);
+    EM_CASE(kQ4_1);
+    EM_CASE(kQ5_0);
+    EM_CASE(kQ5_1);
+    EM_CASE(kQ2_K);
+    EM_CASE(kQ3_K);
+    EM_CASE(kQ4_K);
+    EM_CASE(kQ5_K);
+    EM_CASE(kQ6_K);
+  }
+#undef EM_CASE
+#else
+  AccumulateGroupReference(dtype, rows, coefficients, col_begin, col_end, y);
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace elasticmem
 HWY_AFTER_NAMESPACE();
@@ -182,12 +257,27 @@ HWY_AFTER_NAMESPACE();
 namespace elasticmem {
 
 HWY_EXPORT(AccumulateHere);
+HWY_EXPORT(AddGroupHere);
+
+namespace {
+
+void CheckColumns(DType dtype, size_t begin, size_t end) {
+  EM_CHECK(begin % 32 == 0 && end % 32 == 0);
+  EM_CHECK(begin % Traits(dtype).block_elements == 0 && end % Traits(dtype).block_elements == 0);
+}
+
+}  // namespace
 
 void AccumulateRows(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                     size_t col_end, float* y) {
-  EM_CHECK(col_begin % 32 == 0 && col_end % 32 == 0);
-  EM_CHECK(col_begin % Traits(dtype).block_elements == 0 && col_end % Traits(dtype).block_elements == 0);
+  CheckColumns(dtype, col_begin, col_end);
   HWY_DYNAMIC_DISPATCH(AccumulateHere)(dtype, rows, coefficients, col_begin, col_end, y);
+}
+
+void AccumulateGroup(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
+                     size_t col_end, float* y, std::span<const std::byte* const> ahead) {
+  CheckColumns(dtype, col_begin, col_end);
+  HWY_DYNAMIC_DISPATCH(AddGroupHere)(dtype, rows, coefficients, col_begin, col_end, y, ahead);
 }
 
 }  // namespace elasticmem

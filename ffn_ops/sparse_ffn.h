@@ -1,9 +1,9 @@
 // The two products of a sparse FFN over a list of scattered neuron rows:
 //   coefficient_k = act(gate_k) * dot(up_k, x)        (GatherDot, then the caller's multiply)
-//   y            += sum over k, in order, coefficient_k * down_k    (AccumulateRows)
-// Both are deterministic: GatherDot gives each dot the same bits as MatMulRows does for the same row, and
-// AccumulateRows adds element by element in list order, so any split over columns, threads or calls gives the same
-// bits.
+//   y            += sum over k, in order, coefficient_k * down_k    (AccumulateGroup, AccumulateRows)
+// All are deterministic: GatherDot gives each dot the same bits as MatMulRows does for the same row, and the sums go
+// element by element in list order, so any split over columns or threads (AccumulateRows: over calls too) gives the
+// same bits.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,12 @@ void AccumulateRows(DType dtype, std::span<const std::byte* const> rows, const f
                     size_t col_end, float* y);
 void AccumulateRowsReference(DType dtype, std::span<const std::byte* const> rows, const float* coefficients,
                              size_t col_begin, size_t col_end, float* y);
+
+// The same summed from zero, and then added to y. Meanwhile the beginnings of the rows `ahead` are fetched.
+void AccumulateGroup(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
+                     size_t col_end, float* y, std::span<const std::byte* const> ahead = {});
+void AccumulateGroupReference(DType dtype, std::span<const std::byte* const> rows, const float* coefficients,
+                              size_t col_begin, size_t col_end, float* y);
 
 // x[i] = act(x[i]). kDRelu is ReLU here: the second ReLU is on up (Bamboo).
 void ApplyActivation(Activation activation, std::span<float> x);

@@ -22,4 +22,11 @@ void AccumulateRowsReference(DType dtype, std::span<const std::byte* const> rows
   }
 }
 
+void AccumulateGroupReference(DType dtype, std::span<const std::byte* const> rows, const float* coefficients,
+                              size_t col_begin, size_t col_end, float* y) {
+  std::vector<float> sums(col_end);
+  AccumulateRowsReference(dtype, rows, coefficients, col_begin, col_end, sums.data());
+  for (size_t j = col_begin; j < col_end; ++j) y[j] += sums[j];
+}
+
 }  // namespace elasticmem

@@ -12,8 +12,9 @@ namespace elasticmem {
 namespace {
 
 constexpr uint64_t kMaxReadBytes = 256 << 10;
-// Rows that one chunk of work takes: enough to amortise a ticket, few enough to balance.
-constexpr size_t kRowsPerChunk = 16;
+// Records, and groups of neurons, that one chunk of work takes: enough to amortise a ticket, few enough to balance.
+constexpr size_t kRecordsPerChunk = 16;
+constexpr size_t kGroupsPerChunk = 4;
 // Neurons of a wave for every token of a step, so that the lists stay in cache.
 constexpr size_t kListPerToken = 256;
 
@@ -32,7 +33,6 @@ uint64_t SparseFfn::ScratchBytes(const RecordLayout& layout, uint32_t max_tokens
   carver.Take<uint32_t>(list);
   carver.Take<float>(list);
   carver.Take<float>(list);
-  carver.Take<float>(size_t{max_tokens} * layout.d_model);
   return carver.used();
 }
 
@@ -72,7 +72,6 @@ SparseFfn::SparseFfn(Team* team, const NeuronStore* store, NeuronResidency* resi
   neurons_ = carver.Take<uint32_t>(list_capacity_);
   gates_ = carver.Take<float>(list_capacity_);
   coefficients_ = carver.Take<float>(list_capacity_);
-  partials_ = carver.Take<float>(size_t{max_tokens} * layout_.d_model);
 }
 
 // Fills union_ and marks_, and counts the active neurons into heat.
@@ -199,9 +198,9 @@ Status SparseFfn::WaitForReads(const Wave& wave, uint32_t layer) {
   const auto verify = [&](size_t m) {
     return store_->VerifyTail(layer, missing_[m].neuron, {records_[missing_[m].neuron], layout_.tail_bytes});
   };
-  team_->ParallelFor(CeilDiv(last - first, kRowsPerChunk), [&](size_t chunk) {
-    const size_t end = std::min(last, first + (chunk + 1) * kRowsPerChunk);
-    for (size_t m = first + chunk * kRowsPerChunk; m < end; ++m) {
+  team_->ParallelFor(CeilDiv(last - first, kRecordsPerChunk), [&](size_t chunk) {
+    const size_t end = std::min(last, first + (chunk + 1) * kRecordsPerChunk);
+    for (size_t m = first + chunk * kRecordsPerChunk; m < end; ++m) {
       if (!verify(m).ok()) damaged.store(true);
     }
   });
@@ -234,72 +233,77 @@ void SparseFfn::ListWave(const Rows& rows, const Wave& wave, bool all_neurons) {
   }
 }
 
-// coefficients_ = gate * up . x for every entry of the lists whose neuron has this mark.
+// coefficients_ = gate * up . x for every entry of the lists whose neuron has this mark. A chunk takes a few groups and
+// all tokens, so that a row that several tokens use comes from memory once.
 void SparseFfn::ComputeCoefficients(const Rows& rows, uint8_t mark) {
   if (!layout_.gated) {
     if (mark == kResident) std::copy_n(gates_, list_begin_.back(), coefficients_);
     return;
   }
-  const size_t chunks_per_token = rows.tokens == 1 ? CeilDiv(list_begin_[1], kRowsPerChunk) : 1;
-  team_->ParallelFor(rows.tokens * chunks_per_token, [&](size_t chunk) {
-    const size_t t = chunk / chunks_per_token;
-    size_t begin = list_begin_[t];
-    size_t end = list_begin_[t + 1];
-    if (rows.tokens == 1) {
-      begin += chunk * kRowsPerChunk;
-      end = std::min(end, begin + kRowsPerChunk);
-    }
-    ActivationRows x = rows.x;
-    x.data = rows.x.Row(t);
-    x.tokens = 1;
-    const std::byte* up_rows[kRowsPerChunk];
-    size_t entries[kRowsPerChunk];
-    float ups[kRowsPerChunk];
-    size_t n = 0;
-    const auto flush = [&] {
+  const size_t groups = group_begin_.size() / rows.tokens - 1;
+  team_->ParallelFor(CeilDiv(groups, kGroupsPerChunk), [&](size_t chunk) {
+    const size_t first = chunk * kGroupsPerChunk, last = std::min(groups, first + kGroupsPerChunk);
+    for (size_t t = 0; t < rows.tokens; ++t) {
+      ActivationRows x = rows.x;
+      x.data = rows.x.Row(t);
+      x.tokens = 1;
+      const std::byte* up_rows[kGroupsPerChunk * kNeuronGroup];
+      size_t entries[kGroupsPerChunk * kNeuronGroup];
+      float ups[kGroupsPerChunk * kNeuronGroup];
+      size_t n = 0;
+      const uint32_t* group = group_begin_.data() + t * (groups + 1);
+      for (size_t k = list_begin_[t] + group[first]; k < list_begin_[t] + group[last]; ++k) {
+        if (marks_[neurons_[k]] != mark) continue;
+        up_rows[n] = records_[neurons_[k]] + layout_.up_offset;
+        entries[n++] = k;
+      }
+      if (n == 0) continue;
       GatherDot(layout_.up, {up_rows, n}, layout_.d_model, x, ups, n);
       for (size_t i = 0; i < n; ++i) {
         // Written so that NaN passes.
         const float up = activation_ == Activation::kDRelu && ups[i] < 0 ? 0.0f : ups[i];
         coefficients_[entries[i]] = gates_[entries[i]] * up;
       }
-      n = 0;
-    };
-    for (size_t k = begin; k < end; ++k) {
-      if (marks_[neurons_[k]] != mark) continue;
-      up_rows[n] = records_[neurons_[k]] + layout_.up_offset;
-      entries[n++] = k;
-      if (n == kRowsPerChunk) flush();
     }
-    if (n > 0) flush();
   });
 }
 
-// y += the wave's groups, each summed on its own first.
+// y += the wave's groups, each summed on its own first. A chunk takes a range of columns and all tokens, so that a row
+// that several tokens use comes from memory once.
 void SparseFfn::Accumulate(const Rows& rows, const Wave& wave) {
   const size_t d = layout_.d_model;
   const size_t unit = std::max<size_t>(32, Traits(layout_.down).block_elements);
-  const size_t splits = rows.tokens >= static_cast<size_t>(team_->threads())
-                            ? 1
-                            : std::min<size_t>(team_->threads(), std::max<size_t>(1, d / unit));
+  const size_t splits = std::min<size_t>(team_->threads() * (rows.tokens > 1 ? 2 : 1), std::max<size_t>(1, d / unit));
   const size_t width = RoundUp(CeilDiv(d, splits), unit);
   const uint32_t groups = wave.group_end - wave.group_begin;
-  team_->ParallelFor(rows.tokens * splits, [&](size_t chunk) {
-    const size_t t = chunk / splits;
-    const size_t begin = std::min(d, chunk % splits * width);
+  team_->ParallelFor(splits, [&](size_t chunk) {
+    const size_t begin = std::min(d, chunk * width);
     const size_t end = std::min(d, begin + width);
-    float* y = rows.y + t * d;
-    float* partial = partials_ + t * d;
-    const uint32_t* group = group_begin_.data() + t * (groups + 1);
-    const std::byte* down_rows[kNeuronGroup];
-    for (uint32_t g = 0; g < groups && begin < end; ++g) {
-      const size_t first = list_begin_[t] + group[g];
-      const size_t count = group[g + 1] - group[g];
-      if (count == 0) continue;
-      for (size_t k = 0; k < count; ++k) down_rows[k] = records_[neurons_[first + k]] + layout_.down_offset;
-      std::fill(partial + begin, partial + end, 0.0f);
-      AccumulateRows(layout_.down, {down_rows, count}, coefficients_ + first, begin, end, partial);
-      for (size_t j = begin; j < end; ++j) y[j] += partial[j];
+    if (begin == end) return;
+    // The lists in the order in which they are summed: by group, then by token; the next one's rows are fetched ahead.
+    const std::byte* down_rows[2][kNeuronGroup];
+    size_t counts[2];
+    const size_t lists = groups * rows.tokens;
+    const auto list_rows = [&](size_t list) {
+      const size_t t = list % rows.tokens;
+      const uint32_t* group = group_begin_.data() + t * (groups + 1) + list / rows.tokens;
+      const size_t first = list_begin_[t] + group[0];
+      counts[list % 2] = group[1] - group[0];
+      for (size_t k = 0; k < counts[list % 2]; ++k) {
+        down_rows[list % 2][k] = records_[neurons_[first + k]] + layout_.down_offset;
+      }
+      return coefficients_ + first;
+    };
+    const float* coefficients = list_rows(0);
+    for (size_t list = 0; list < lists; ++list) {
+      const size_t now = list % 2, count = counts[now];
+      const float* next = list + 1 < lists ? list_rows(list + 1) : nullptr;
+      const size_t ahead = next ? counts[1 - now] : 0;
+      if (count > 0) {
+        AccumulateGroup(layout_.down, {down_rows[now], count}, coefficients, begin, end,
+                        rows.y + list % rows.tokens * d, {down_rows[1 - now], ahead});
+      }
+      coefficients = next;
     }
   });
 }

@@ -102,7 +102,6 @@ class SparseFfn {
   uint32_t* neurons_;          // [list_capacity]: each token's neurons in the wave
   float* gates_;               // [list_capacity]
   float* coefficients_;        // [list_capacity]
-  float* partials_;            // [max_tokens, d]
   size_t union_size_ = 0;
   std::vector<Wave> waves_;
   std::vector<Missing> missing_;

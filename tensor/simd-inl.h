@@ -28,6 +28,14 @@
 #define EM_AVX2 0
 #endif
 
+// Vector registers, for the size of tiles.
+#undef EM_REGISTERS
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+#define EM_REGISTERS 32
+#else
+#define EM_REGISTERS 16
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace elasticmem {
 namespace HWY_NAMESPACE {

@@ -13,6 +13,8 @@ namespace {
 // Weight bytes of one chunk of a product: enough to amortise a ticket, and a few chunks for each thread.
 constexpr size_t kMinRowsPerChunk = 16;
 constexpr size_t kElementsPerChunk = 1024;
+// Rows of a sequence that share the work on its KV.
+constexpr uint32_t kAttendRows = 16;
 
 size_t RopePairs(const ModelSpec& spec) { return spec.inverse_frequency.size(); }
 
@@ -44,7 +46,7 @@ struct Transformer::Scratch {
     const size_t d = spec.d_model, ff = spec.ff;
     const size_t widest = std::max<size_t>({d, spec.q_dim(), matrices ? ff : 0});
     s.quantised_stride = RoundUp<size_t>(ActivationRowBytes(ActivationFormat::kQ16, widest), 64);
-    s.attend_stride = RoundUp<size_t>(AttendScratchFloats(page, spec.heads / spec.kv_heads), 16);
+    s.attend_stride = RoundUp<size_t>(AttendScratchFloats(page, kAttendRows, spec.heads / spec.kv_heads), 16);
     s.x = carver.Take<float>(tokens * d);
     s.h = carver.Take<float>(tokens * d);
     s.q = carver.Take<float>(tokens * spec.q_dim());
@@ -217,19 +219,25 @@ Status Transformer::Attention(std::span<const StepRow> rows, uint32_t layer) {
   return MatMul(w.o, heads, s_->attention, w.o_bias);
 }
 
+// Rows that follow each other in their sequence go together, a few at a time: they share the work on its KV.
 void Transformer::AttendAll(std::span<const StepRow> rows, uint32_t layer) {
   const uint32_t window = spec_.layer[layer].local ? spec_.window : 0;
   const uint32_t group = spec_.heads / spec_.kv_heads;
-  const size_t units = rows.size() * spec_.kv_heads;
+  attend_first_.assign(1, 0);
+  for (uint32_t t = 1; t < rows.size(); ++t) {
+    const bool follows = rows[t].sequence == rows[t - 1].sequence && rows[t].position == rows[t - 1].position + 1;
+    if (!follows || t - attend_first_.back() == kAttendRows) attend_first_.push_back(t);
+  }
+  attend_first_.push_back(static_cast<uint32_t>(rows.size()));
+  const size_t units = (attend_first_.size() - 1) * spec_.kv_heads;
   const size_t workers = std::min<size_t>(team_.threads(), units);
   team_.ParallelFor(workers, [&](size_t worker) {
     for (size_t unit = worker; unit < units; unit += workers) {
-      const size_t t = unit / spec_.kv_heads;
+      const uint32_t first = attend_first_[unit / spec_.kv_heads], end = attend_first_[unit / spec_.kv_heads + 1];
       const uint32_t head = static_cast<uint32_t>(unit % spec_.kv_heads);
-      const uint32_t end = rows[t].position + 1;
-      const uint32_t begin = window > 0 && end > window ? end - window : 0;
-      const size_t at = t * spec_.q_dim() + size_t{head} * group * spec_.head_dim;
-      Attend(page_, parts_.kv->PagePointers(rows[t].sequence, layer), begin, end, head, s_->q + at, group,
+      const size_t at = first * spec_.q_dim() + size_t{head} * group * spec_.head_dim;
+      Attend(page_, parts_.kv->PagePointers(rows[first].sequence, layer),
+             {0, rows[first].position + 1, end - first, window}, head, s_->q + at, spec_.q_dim(), group,
              spec_.attention_scale, s_->attend + worker * s_->attend_stride, s_->heads + at);
     }
   });

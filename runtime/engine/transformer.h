@@ -83,6 +83,7 @@ class Transformer {
   const uint32_t max_logits_rows_;
   KvPageLayout page_;
   std::vector<float> inverse_frequency_;
+  std::vector<uint32_t> attend_first_;  // rows of the step that begin a run of AttendAll, and their number
   AlignedBuffer memory_;
   std::unique_ptr<Scratch> s_;
 };

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "dense_ops/transformer_ops.h"
@@ -11,6 +13,8 @@
 
 namespace elasticmem {
 namespace {
+
+constexpr uint32_t kRows = 16;
 
 struct Case {
   KvPageLayout layout;
@@ -43,13 +47,23 @@ struct Cache {
       WriteKv(layout, storage[t / layout.page_tokens].data(), t % layout.page_tokens, k.data() + t * elements,
               v.data() + t * elements);
     }
-    q = NormalFloats(c.group * layout.head_dim, seed + 2);
+    q = NormalFloats(kRows * c.group * layout.head_dim, seed + 2);
+  }
+  // Row r of q is [group, head_dim] at r times `stride`.
+  template <class Function>
+  std::vector<float> Run(const Function& attend, const AttendRows& rows, uint32_t head, uint32_t group,
+                         size_t stride = 0, size_t first_row = 0) const {
+    if (stride == 0) stride = group * layout.head_dim;
+    std::vector<float> out((rows.count - 1) * stride + group * layout.head_dim);
+    const size_t floats = AttendScratchFloats(layout, rows.count, group);
+    const std::unique_ptr<float, decltype(&std::free)> scratch(
+        static_cast<float*>(std::aligned_alloc(64, RoundUp<size_t>(floats * sizeof(float), 64))), &std::free);
+    attend(layout, pages, rows, head, q.data() + first_row * stride, stride, group, Scale(), scratch.get(), out.data());
+    return out;
   }
   template <class Function>
   std::vector<float> Run(const Function& attend, uint32_t begin, uint32_t end, uint32_t head, uint32_t group) const {
-    std::vector<float> out(group * layout.head_dim), scratch(AttendScratchFloats(layout, group));
-    attend(layout, pages, begin, end, head, q.data(), group, Scale(), scratch.data(), out.data());
-    return out;
+    return Run(attend, AttendRows{begin, end}, head, group);
   }
   float Scale() const { return 1.f / std::sqrt(static_cast<float>(layout.head_dim)); }
 
@@ -99,6 +113,28 @@ TEST(Attend, GivesAQueryTheSameBitsInAnyGroup) {
       const std::vector<float> all = cache.Run(Attend, 0, c.positions, 0, c.group);
       const std::vector<float> first = cache.Run(Attend, 0, c.positions, 0, 1);
       ASSERT_EQ(std::memcmp(all.data(), first.data(), c.layout.head_dim * sizeof(float)), 0);
+    }
+  });
+}
+
+TEST(Attend, GivesARowTheSameBitsAloneAndAmongOthers) {
+  ForEachTarget([] {
+    for (const Case& c : Cases()) {
+      const Cache cache(c, 35);
+      const size_t stride = c.group * c.layout.head_dim;
+      for (const uint32_t window : {0u, 7u, 33u}) {
+        for (const uint32_t count : {2u, 5u, kRows}) {
+          const AttendRows rows{0, c.positions - count + 1, count, window};
+          const std::vector<float> all = cache.Run(Attend, rows, 0, c.group);
+          for (uint32_t r = 0; r < count; ++r) {
+            const AttendRows own{rows.begin(r), rows.end(r)};
+            ASSERT_EQ(own.end(0) - own.begin(0), std::min(rows.end(r), window > 0 ? window : rows.end(r)));
+            const std::vector<float> alone = cache.Run(Attend, own, 0, c.group, stride, r);
+            ASSERT_EQ(std::memcmp(alone.data(), all.data() + r * stride, stride * sizeof(float)), 0)
+                << "row " << r << " of " << count << ", window " << window;
+          }
+        }
+      }
     }
   });
 }

@@ -96,6 +96,25 @@ TEST_P(SparseFfnTest, AccumulateRowsGivesTheSameBitsForAnySplit) {
   });
 }
 
+TEST_P(SparseFfnTest, AccumulateGroupAddsWhatAccumulateRowsSumsFromZero) {
+  ForEachTarget([&] {
+    const size_t cols = 2560;
+    const RandomRows w(GetParam(), 64, cols, 13);
+    const std::vector<const std::byte*> all = w.Pointers();
+    const std::vector<float> c = NormalFloats(64, 14), start = NormalFloats(cols, 15);
+    for (const size_t count : {1, 3, 8, 64}) {
+      const std::span<const std::byte* const> rows = std::span(all).first(count);
+      std::vector<float> expected(cols), actual = start;
+      AccumulateRows(GetParam(), rows, c.data(), 0, cols, expected.data());
+      for (size_t j = 0; j < cols; ++j) expected[j] += start[j];
+      for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 1280}, {1536, cols}, {1280, 1536}}) {
+        AccumulateGroup(GetParam(), rows, c.data(), begin, end, actual.data(), std::span(all).last(5));
+      }
+      ASSERT_EQ(actual, expected) << count << " rows";
+    }
+  });
+}
+
 TEST_P(SparseFfnTest, AccumulateRowsTouchesOnlyItsColumns) {
   ForEachTarget([&] {
     const RandomRows w(GetParam(), 5, 768, 9);
