@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -74,13 +75,15 @@ class Scene {
     residency_->Advance(1);
   }
 
-  // As Engine::PrepareNext at the end of a step: blocks of the next page are freed some steps ahead, a few at a time.
+  // As Engine::PrepareNext at the end of a step: the blocks of the next page are freed over the steps before it.
   double Plan() {
     const uint32_t left = kPageTokens - ++position_;  // tokens in the page
     const double seconds = SecondsOf([&] {
-      const uint32_t now = left == 0 ? kLayers : 0, soon = left < 4 ? kLayers : 0;
-      residency_->MakeFree(std::min(soon, std::max(now, pool_->free() + 8)));
-      residency_->SetReserve(soon);
+      std::array<uint32_t, 12> needed{};
+      for (uint32_t s = left; s < needed.size(); ++s) needed[s] = kLayers;
+      const uint32_t ready = BlocksToHaveReady(needed, pool_->free());
+      residency_->MakeFree(ready);
+      residency_->SetReserve(std::min(ready, needed.back()));
       residency_->Grow();
     });
     if (left == 0) {

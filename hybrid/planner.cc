@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/units.h"
+
 namespace elasticmem {
 
 std::string_view Name(Policy policy) {
@@ -56,6 +58,14 @@ ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, Col
   std::sort(homeless.begin(), homeless.end(), std::greater<>());
   for (const auto& [value, neuron] : homeless) plan.homeless.push_back(neuron);
   return plan;
+}
+
+uint32_t BlocksToHaveReady(std::span<const uint32_t> needed, uint32_t free) {
+  uint32_t a_step = 0;
+  for (uint32_t s = 0; s < needed.size(); ++s) {
+    if (needed[s] > free) a_step = std::max(a_step, CeilDiv(needed[s] - free, s + 1));
+  }
+  return free + a_step;
 }
 
 void Missed::Merge(const Heat& heat) {

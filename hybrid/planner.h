@@ -37,6 +37,10 @@ ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, Col
 // The worth of the block that PlanShrink would choose first; nothing where there is none.
 std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks);
 
+// Free blocks to have now, of which there are `free`, so that no later step has to free more at once than this one does:
+// needed[s] are wanted within the next s + 1 steps. What KV will need is known ahead, so it is spread over the steps.
+uint32_t BlocksToHaveReady(std::span<const uint32_t> needed, uint32_t free);
+
 // A neuron in memory, and where.
 struct Resident {
   SlotId slot;

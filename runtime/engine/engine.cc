@@ -1,6 +1,7 @@
 #include "runtime/engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -17,8 +18,8 @@ constexpr uint64_t kLoadRingBytes = 8 << 20;
 constexpr uint64_t kMinLoadRingBytes = 32 << 10;
 // A step of so many tokens tells what reading a prompt costs.
 constexpr size_t kPrefillTokens = 16;
-// Blocks freed ahead of need in one step, beyond what the next step takes.
-constexpr uint32_t kMostEarlyBlocks = 8;
+// Steps over which blocks are freed ahead of need.
+constexpr uint32_t kStepsAhead = 12;
 
 void Notice(const EngineOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
@@ -428,17 +429,18 @@ StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slic
 
 // Has blocks ready for the pages that the next steps will begin, so that they don't wait for neurons to leave.
 void Engine::PrepareNext(std::span<const StepSlice> slices) {
-  constexpr uint32_t kStepsAhead = 4;
-  uint32_t now = 0, soon = 0;
+  std::array<uint32_t, kStepsAhead> needed{};
   for (const StepSlice& slice : slices) {
+    if (slice.next == 0) continue;
     const uint32_t room = context_ - kv_->tokens(slice.sequence);
-    const uint32_t next = std::min(slice.next, room);
-    now += kv_->BlocksFor(slice.sequence, next);
-    soon += kv_->BlocksFor(slice.sequence, next > 0 ? std::min(next + kStepsAhead - 1, room) : 0);
+    for (uint32_t s = 0; s < kStepsAhead; ++s) {
+      needed[s] += kv_->BlocksFor(slice.sequence, std::min(slice.next + s, room));
+    }
   }
-  FreeBlocks(std::min(soon, std::max(now, pool_->free() + kMostEarlyBlocks)));
+  const uint32_t ready = BlocksToHaveReady(needed, pool_->free());
+  FreeBlocks(ready);
   if (!residency_) return;
-  residency_->SetReserve(soon);
+  residency_->SetReserve(std::min(ready, needed.back()));
   residency_->Grow();
 }
 

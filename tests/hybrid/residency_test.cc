@@ -154,6 +154,27 @@ TEST_F(Residency, SurvivesRandomGrowthOfKvAndNeurons) {
   EXPECT_GT(residency_->resident(), 0u);
 }
 
+TEST(BlocksToHaveReady, SpreadsWhatIsNeededOverTheStepsBefore) {
+  // A page of 24 layers, 8 steps ahead.
+  uint32_t free = 0;
+  for (uint32_t left = 8; left > 0; --left) {
+    std::vector<uint32_t> needed(8);
+    for (uint32_t s = left - 1; s < 8; ++s) needed[s] = 24;
+    const uint32_t ready = BlocksToHaveReady(needed, free);
+    EXPECT_EQ(ready - free, 3u) << left << " steps left";
+    free = ready;
+  }
+  EXPECT_EQ(free, 24u);
+}
+
+TEST(BlocksToHaveReady, NeverLeavesTheNextStepShort) {
+  EXPECT_EQ(BlocksToHaveReady(std::vector<uint32_t>{24, 24, 48}, 0), 24u);
+  EXPECT_EQ(BlocksToHaveReady(std::vector<uint32_t>{1, 1, 48}, 0), 16u);
+  EXPECT_EQ(BlocksToHaveReady(std::vector<uint32_t>{0, 10}, 7), 9u);
+  EXPECT_EQ(BlocksToHaveReady(std::vector<uint32_t>{3, 9}, 9), 9u);
+  EXPECT_EQ(BlocksToHaveReady({}, 5), 5u);
+}
+
 TEST(Heat, ForgetsOldUseAndNeverOverflows) {
   Budget budget(1_MiB);
   Heat heat = Heat::Create(budget, 1, 2, Heat::Kind::kFrequency).value();
