@@ -131,6 +131,7 @@ class Comparison {
     bar_.Update(what, 0, trace_.generated_tokens, "tokens");
     replay.progress = [&](uint64_t tokens) { bar_.Update(what, tokens, trace_.generated_tokens, "tokens"); };
     replay.batcher.max_batch = std::min(replay.batcher.max_batch, engine.max_step_tokens());
+    replay.cancelled = &interrupted;
     StatusOr<GrowthResult> result = RunGrowthTrace(engine, trace_, replay);
     bar_.Clear();
     return result;

@@ -95,6 +95,7 @@ class Replay {
   }
 
   Status Step(size_t phase) {
+    if (options_.cancelled && options_.cancelled->load()) return Error(StatusCode::kCancelled, "interrupted");
     const uint64_t prompts_before = batcher_.statistics().prompt_tokens;
     const Clock::time_point begin = Clock::now();
     EM_ASSIGN_OR_RETURN(const std::vector<BatchEvent> events, batcher_.Step());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -77,11 +78,12 @@ struct GrowthReplay {
   // Before a phase and after it; the time of the former counts.
   std::function<Status(size_t phase)> before, after;
   std::function<void(uint64_t generated_tokens)> progress;
+  const std::atomic<bool>* cancelled = nullptr;  // looked at between steps
 };
 
 // Runs the trace on a fresh engine: in each phase its clients ask turn after turn without think time, and when all have
-// their answers, those that the next phase has not leave. Errors: those of the engine, and where a conversation cannot
-// fit the policy's KV.
+// their answers, those that the next phase has not leave. Errors: those of the engine, where a conversation cannot fit
+// the policy's KV, and Cancelled.
 StatusOr<GrowthResult> RunGrowthTrace(Engine& engine, const GrowthTrace& trace, const GrowthReplay& replay);
 
 // Of the times of steps that only decoded, and the conversations in each; in order.

@@ -1,8 +1,11 @@
 // The growth trace and its picture, and `elasticmem bench growth` from the config to the JSON.
 #include <gmock/gmock.h>
 
+#include <csignal>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -191,6 +194,38 @@ TEST(TokenTimes, ComparesStepsWithThoseAroundThem) {
   EXPECT_NEAR(times.p99_over_median, 2, 1e-9);
 }
 
+TEST(GrowthRun, EndsAtTheNextStepWhenCancelled) {
+  const ScratchFolder folder;
+  const StatusOr<std::unique_ptr<Model>> model = Model::Open(SourcePath(kTales), {});
+  ASSERT_TRUE(model.ok()) << Message(model.status());
+  EngineOptions options;
+  options.budget_bytes = uint64_t{1} << 30;
+  options.context = 256;
+  options.store_dir = folder.path();
+  const auto engine = Engine::Open(**model, options);
+  ASSERT_TRUE(engine.ok()) << Message(engine.status());
+  GrowthSpec spec = GrowthSpec::ForContext(256);
+  spec.vocab = (*model)->spec().vocab;
+  spec.phases = {1};
+  spec.generated_tokens = 60;
+  const GrowthTrace trace = Trace(spec);
+  std::atomic<bool> cancelled = false;
+  uint64_t seen = 0;
+  GrowthReplay replay;
+  replay.batcher.max_batch = 1;
+  replay.cancelled = &cancelled;
+  replay.progress = [&](uint64_t tokens) {
+    EXPECT_FALSE(cancelled);  // no step after the one that saw it
+    seen = tokens;
+    cancelled = tokens >= 5;
+  };
+  EXPECT_EQ(RunGrowthTrace(**engine, trace, replay).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(seen, 5u);
+  cancelled = false;
+  replay.progress = nullptr;
+  EXPECT_TRUE(RunGrowthTrace(**engine, trace, replay).ok());
+}
+
 // Names of all elements of an XML text; a failure where tags don't match or an attribute is not quoted.
 std::multiset<std::string> Elements(const std::string& xml) {
   std::multiset<std::string> names;
@@ -327,6 +362,25 @@ TEST_F(BenchGrowth, LruAndOracleRunToo) {
   ExpectDone(outcome);
   for (const char* part : {"oracle", "lru", "makespan", "recomputed"}) {
     EXPECT_THAT(outcome.out, ::testing::HasSubstr(part));
+  }
+}
+
+TEST_F(BenchGrowth, InterruptedKeepsWhatItMeasured) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string report = folder_.Path(fmt::format("growth{}.json", signal));
+    testing::Program program({"bench", "growth", SourcePath("configs/bench/growth_smoke.toml"), "-m", SourcePath(kTales),
+                              "--policies", "elastic", "--repeat", "500", "--report", report});
+    for (int i = 0; i < 3000 && !std::filesystem::exists(report); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    program.Signal(signal);
+    const Outcome outcome = program.Wait();
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::HasSubstr("interrupted"));
+    EXPECT_EQ(outcome.out, "");
+    const nlohmann::json json = nlohmann::json::parse(ReadFileBytes(report));
+    EXPECT_GE(json["policies"][0]["makespans"].size(), 1u);
+    EXPECT_GT(json["policies"][0]["makespan_seconds"].get<double>(), 0);
   }
 }
 
