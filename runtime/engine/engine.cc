@@ -359,6 +359,7 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
   }
   const size_t token_bytes = plan_.geometry.page_bytes / kv_->page_tokens();
   for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].ids.empty()) continue;
     const SequenceId sequence = slices[i].sequence;
     const uint32_t pages_before = kv_->pages(sequence);
     const auto copies = kv_->TryAppend(sequence, static_cast<uint32_t>(slices[i].ids.size()));

@@ -63,7 +63,7 @@ struct EngineOptions {
 // Tokens that one step appends to one sequence.
 struct StepSlice {
   SequenceId sequence;
-  std::span<const TokenId> ids;  // not empty, valid ids, within the context
+  std::span<const TokenId> ids;  // valid ids, within the context; none: only `next` counts
   bool logits = false;           // of the last one
   uint32_t next = 1;             // tokens that the next step is likely to append: room for them is made ahead
 };
