@@ -612,6 +612,33 @@ EngineStatistics Engine::statistics() const {
   return s;
 }
 
+MemoryUse Engine::memory_use() const {
+  MemoryUse use;
+  use.budget_bytes = budget_->total_bytes();
+  use.weights_bytes = budget_->bytes(MemoryCategory::kDenseWeights) + budget_->bytes(MemoryCategory::kGates);
+  use.scratch_bytes = budget_->bytes(MemoryCategory::kScratch);
+  use.staging_bytes = budget_->bytes(MemoryCategory::kStaging);
+  use.table_bytes = budget_->bytes(MemoryCategory::kTables);
+  use.tokenizer_bytes = budget_->bytes(MemoryCategory::kTokenizer);
+  const Geometry& geometry = plan_.geometry;
+  const uint64_t unwritten = kv_->unwritten_tokens() * (geometry.page_bytes / geometry.page_tokens);
+  const uint64_t pages = pool_->blocks(BlockOwner::kKv) + pool_->blocks(BlockOwner::kCached);
+  use.kv_bytes = pages * geometry.page_bytes - unwritten;
+  use.page_end_bytes = unwritten;
+  use.free_block_bytes = pool_->free() * pool_->block_bytes();
+  if (residency_) {
+    use.neuron_bytes = residency_->resident() * uint64_t{store_->layout().slot_bytes};
+    use.page_end_bytes -= std::min(unwritten, residency_->page_end_slots() * geometry.slot_bytes);
+  }
+  use.unreserved_bytes = budget_->available_bytes();
+  if (residency_) use.empty_slot_bytes = residency_->free_slots() * geometry.slot_bytes;
+  const uint64_t used = use.weights_bytes + use.kv_bytes + use.neuron_bytes + use.scratch_bytes + use.staging_bytes +
+                        use.table_bytes + use.tokenizer_bytes + use.reserve_bytes() + use.idle_bytes();
+  EM_CHECK(used <= use.budget_bytes);
+  use.tail_bytes = use.budget_bytes - used;
+  return use;
+}
+
 void Engine::CheckInvariants() const {
   budget_->CheckInvariants();
   pool_->CheckInvariants();

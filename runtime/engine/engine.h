@@ -19,6 +19,7 @@
 #include "mem/read_ring.h"
 #include "runtime/engine/kv_swap.h"
 #include "runtime/engine/memory_plan.h"
+#include "runtime/engine/memory_use.h"
 #include "runtime/engine/transformer.h"
 #include "runtime/engine/weights.h"
 #include "runtime/model/model.h"
@@ -148,6 +149,7 @@ class Engine {
   const NeuronResidency* residency() const { return residency_.get(); }  // null without records
   const std::optional<PackResult>& packed() const { return packed_; }    // when the store was made by this start
   EngineStatistics statistics() const;
+  MemoryUse memory_use() const;
 
   // Walks all tables.
   void CheckInvariants() const;
