@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/units.h"
+#include "runtime/engine/system_memory.h"
 #include "tools/growth_report.h"
 #include "tools/growth_run.h"
 #include "tools/growth_trace.h"
@@ -104,6 +105,7 @@ class Comparison {
         std::sort(results[i].begin(), results[i].end(),
                   [](const GrowthResult& a, const GrowthResult& b) { return a.makespan_seconds < b.makespan_seconds; });
         row.result = results[i][(results[i].size() - 1) / 2];
+        report_.peak_rss_bytes = PeakResidentBytes();
         EM_RETURN_IF_ERROR(WriteFiles());
       }
     }

@@ -147,19 +147,19 @@ TEST(GrowthTrace, WhatCannotFitIsRefusedWithTheNumbers) {
   expect(spec, {"no phases"});
 }
 
-TEST(GrowthSeries, StaysBoundedAndKeepsBothEnds) {
-  GrowthSeries series;
+TEST(TimeSeries, StaysBoundedAndKeepsBothEnds) {
+  TimeSeries series;
   for (uint32_t i = 0; i <= 100000; ++i) {
-    GrowthPoint point;
+    SeriesPoint point;
     point.seconds = i;
     point.generated_tokens = i * 2;
     series.Add(point);
     if (i % 997 == 0) {
-      ASSERT_LE(series.points().size(), GrowthSeries::kMost);
+      ASSERT_LE(series.points().size(), TimeSeries::kMost);
     }
   }
-  const std::vector<GrowthPoint> points = series.points();
-  EXPECT_GE(points.size(), GrowthSeries::kMost / 2 - 1);
+  const std::vector<SeriesPoint> points = series.points();
+  EXPECT_GE(points.size(), TimeSeries::kMost / 2 - 1);
   EXPECT_EQ(points.front().seconds, 0);
   EXPECT_EQ(points.back().seconds, 100000);
   for (size_t i = 1; i < points.size(); ++i) ASSERT_GT(points[i].seconds, points[i - 1].seconds);
@@ -169,15 +169,15 @@ TEST(GrowthSeries, StaysBoundedAndKeepsBothEnds) {
   }
 }
 
-TEST(GrowthSeries, SpeedsCountThePausesWherePromptsAreRead) {
+TEST(SpeedCurve, CountsThePausesWherePromptsAreRead) {
   // 10 tokens in a second, nothing for two, 10 tokens in another.
   const auto at = [](double seconds, uint64_t tokens) {
-    GrowthPoint point;
+    SeriesPoint point;
     point.seconds = seconds;
     point.generated_tokens = tokens;
     return point;
   };
-  const std::vector<GrowthPoint> points = {at(0, 0), at(1, 10), at(3, 10), at(4, 20)};
+  const std::vector<SeriesPoint> points = {at(0, 0), at(1, 10), at(3, 10), at(4, 20)};
   EXPECT_THAT(SpeedOverTime(points, 4).tokens_per_second,
               ::testing::Pointwise(::testing::DoubleNear(1e-9), {10., 0., 0., 10.}));
   EXPECT_THAT(SpeedOverWork(points, 2).tokens_per_second,
@@ -188,9 +188,11 @@ TEST(TokenTimes, ComparesStepsWithThoseAroundThem) {
   std::vector<StepTime> steps(1000, {0.1, 4});
   for (size_t i = 0; i < steps.size(); i += 20) steps[i].seconds = 0.2;
   steps.insert(steps.end(), 1000, {0.01, 1});
-  const TokenTimes times = SummariseTokenTimes(steps);
+  std::vector<double> waits(90, 0.1);
+  waits.insert(waits.end(), 10, 0.3);
+  const TokenTimes times = SummariseTokenTimes(steps, waits);
   EXPECT_NEAR(times.p50, 0.1, 1e-9);
-  EXPECT_NEAR(times.p99, 0.2, 1e-9);
+  EXPECT_NEAR(times.p99, 0.3, 1e-9);
   EXPECT_NEAR(times.p99_over_median, 2, 1e-9);
 }
 
@@ -334,10 +336,29 @@ TEST_F(BenchGrowth, ComparesPoliciesOnTheSameWork) {
     EXPECT_EQ(row["text_hash"], rows[0]["text_hash"]);  // the same text, too
     EXPECT_LE(row["peak_bytes"].get<uint64_t>(), row["budget_bytes"].get<uint64_t>());
     EXPECT_EQ(row["phases"].size(), 3u);
+    uint64_t prompts = 0, store = 0;
+    for (const nlohmann::json& phase : row["phases"]) {
+      double seconds = 0;
+      for (const char* kind : {"prefill", "decode", "mixed"}) {
+        seconds += phase[kind]["seconds"].get<double>();
+        prompts += phase[kind]["prompt_tokens"].get<uint64_t>();
+      }
+      EXPECT_LE(seconds, phase["seconds"].get<double>());
+      EXPECT_GE(seconds, 0.8 * phase["seconds"].get<double>());  // the rest is the replay's own
+      EXPECT_EQ(phase["prefill"]["decoded_tokens"], 0);
+      EXPECT_EQ(phase["decode"]["prompt_tokens"], 0);
+      EXPECT_GT(phase["decode"]["decoded_tokens"], 0);
+      EXPECT_GT(phase["resident_neuron_fraction"].get<double>(), 0);
+      EXPECT_LT(phase["memory"]["idle_fraction"].get<double>(), 1);
+      store += phase["store_bytes"].get<uint64_t>();
+    }
+    EXPECT_EQ(row["phases"][0]["mixed"]["steps"], 0);  // one client reads or talks
+    EXPECT_EQ(prompts, row["prompt_tokens"]);
+    EXPECT_EQ(store, row["store_bytes"]);
     const nlohmann::json& series = row["series"];
     const size_t points = series["seconds"].size();
     EXPECT_GE(points, 10u);
-    EXPECT_LE(points, GrowthSeries::kMost);
+    EXPECT_LE(points, TimeSeries::kMost);
     for (const char* owner : {"kv", "cached", "neurons", "free"}) {
       ASSERT_EQ(series["blocks"][owner].size(), points) << owner;
     }
@@ -368,8 +389,8 @@ TEST_F(BenchGrowth, LruAndOracleRunToo) {
 TEST_F(BenchGrowth, InterruptedKeepsWhatItMeasured) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const std::string report = folder_.Path(fmt::format("growth{}.json", signal));
-    testing::Program program({"bench", "growth", SourcePath("configs/bench/growth_smoke.toml"), "-m", SourcePath(kTales),
-                              "--policies", "elastic", "--repeat", "500", "--report", report});
+    testing::Program program({"bench", "growth", SourcePath("configs/bench/growth_smoke.toml"), "-m",
+                              SourcePath(kTales), "--policies", "elastic", "--repeat", "500", "--report", report});
     for (int i = 0; i < 3000 && !std::filesystem::exists(report); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
