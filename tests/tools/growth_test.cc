@@ -405,6 +405,28 @@ TEST_F(BenchGrowth, InterruptedKeepsWhatItMeasured) {
   }
 }
 
+TEST_F(BenchGrowth, KvOfInterruptedClientsIsFoundInTheCacheOrOnDisk) {
+  const std::vector<std::string> tight = {"--policies", "static",      "--slots",     "1",        "-n",
+                                          "120",        "-c",          "256",         "--phases", "3",
+                                          "--json",     "--store-dir", folder_.path()};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tight.begin(), tight.end());
+    const Outcome outcome = Smoke(more);
+    ExpectDone(outcome);
+    return outcome.Json()["policies"][0];
+  };
+  const nlohmann::json plain = run({}), cached = run({"--prefix-cache"}), swapped = run({"--swap", "64MiB"});
+  EXPECT_GT(plain["recomputed_tokens"], 0);
+  EXPECT_EQ(plain["cached_tokens"], 0);
+  EXPECT_EQ(plain["swapped_tokens"], 0);
+  EXPECT_GT(cached["cached_tokens"], 0);
+  EXPECT_LT(cached["recomputed_tokens"], plain["recomputed_tokens"]);
+  EXPECT_GT(swapped["swapped_tokens"], 0);
+  EXPECT_LT(swapped["recomputed_tokens"], plain["recomputed_tokens"]);
+  EXPECT_EQ(cached["text_hash"], plain["text_hash"]);
+  EXPECT_EQ(swapped["text_hash"], plain["text_hash"]);
+}
+
 TEST_F(BenchGrowth, WhatIsWrongIsNamed) {
   const auto refused = [&](const std::string& text, std::initializer_list<std::string_view> parts) {
     SCOPED_TRACE(text);
@@ -421,6 +443,16 @@ TEST_F(BenchGrowth, WhatIsWrongIsNamed) {
   refused("scale = 0.0\n", {"scale", "0"});
   refused("repeat = 0\n", {"repeat", "0"});
   refused("phases = [0]\n", {"phase 1"});
+  refused("seed = 1\nprompt = \"x\"\n", {"growth.toml:2", "prompt", "bench growth"});
+  refused("policy = \"lru\"\n", {"growth.toml:1", "policy"});
+  refused("swap = \"many\"\n", {"--swap", "many"});
+  for (const std::vector<std::string>& early : std::vector<std::vector<std::string>>{{"-r", "2"}, {"--json"}}) {
+    std::vector<std::string> args = {"bench"};
+    args.insert(args.end(), early.begin(), early.end());
+    args.insert(args.end(), {"growth", Config("seed = 1\n"), "-m", SourcePath(kTales)});
+    ExpectMisused(RunProgram(args), {early[0] == "-r" ? "--repeat" : "--json", "growth"});
+  }
+  ExpectMisused(RunProgram({"bench", "growth", Config("seed = 1\n"), "--temp", "1"}), {"--temp"});
   ExpectRefused(RunProgram({"bench", "growth", Config("model = \"absent.gguf\"\n")}), {"absent.gguf", "No such file"});
   ExpectRefused(RunProgram({"bench", "growth", folder_.Path("absent.toml"), "-m", SourcePath(kTales)}),
                 {"absent.toml"});
