@@ -331,7 +331,10 @@ void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
 void Engine::EndSequence(SequenceId sequence) {
   TakeBackTails(sequence, 0);
   kv_->RemoveSequence(sequence);
-  if (residency_) residency_->Grow();
+  if (!residency_) return;
+  // What was kept for the next pages of sequences is for nobody where there are none.
+  if (pool_->blocks(BlockOwner::kKv) == 0) residency_->SetReserve(0);
+  residency_->Grow();
 }
 
 void Engine::Truncate(SequenceId sequence, uint32_t tokens) {

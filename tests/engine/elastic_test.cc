@@ -127,6 +127,19 @@ TEST_F(Elastic, NearlyEveryByteIsInUseAtSteadyState) {
   }
 }
 
+TEST_F(Elastic, NothingIsKeptForASequenceThatHasEnded) {
+  const auto engine = OpenEngine(*model_, Options());
+  ASSERT_NE(engine, nullptr);
+  const uint32_t page = engine->plan().geometry.page_tokens;
+  const SequenceId sequence = engine->NewSequence();
+  Generate(*engine, sequence, 6 * page - 1);  // the next page is due soon
+  ASSERT_GT(engine->pool().free(), 0u);
+  ASSERT_LT(Share(*engine), 1);
+  engine->EndSequence(sequence);
+  EXPECT_EQ(engine->pool().free(), 0u);
+  engine->CheckInvariants();
+}
+
 TEST_F(Elastic, StaticPolicyNeverMovesANeuron) {
   EngineOptions options = Options();
   options.policy = Policy::kStatic;
