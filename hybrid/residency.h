@@ -95,6 +95,9 @@ class NeuronResidency {
   uint32_t fragment_slots_used() const {
     return fragments_.lent(SlotSource::kBlockTail) + fragments_.lent(SlotSource::kPageEnd);
   }
+  uint32_t page_end_slots() const {
+    return fragments_.lent(SlotSource::kPageEnd) + fragments_.lendable(SlotSource::kPageEnd);
+  }
   uint32_t free_slots() const {
     return fragments_.lendable(SlotSource::kBlockTail) + fragments_.lendable(SlotSource::kPageEnd) +
            fragments_.lendable(SlotSource::kNeuronBlock);

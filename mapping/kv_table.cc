@@ -192,6 +192,14 @@ BlockId KvTable::block(SequenceId id, uint32_t layer, uint32_t page) const {
   return sequence.leases[size_t{layer} * sequence.page_capacity + page].id();
 }
 
+uint64_t KvTable::unwritten_tokens() const {
+  uint64_t tokens = 0;
+  for (const auto& sequence : sequences_) {
+    if (sequence) tokens += uint64_t{sequence->pages} * page_tokens_ - sequence->tokens;
+  }
+  return tokens * layers_;
+}
+
 void KvTable::CheckInvariants() const {
   std::vector<uint32_t> uses(pool_->capacity());
   uint32_t live = 0;

@@ -68,6 +68,8 @@ class KvTable {
   uint32_t tokens(SequenceId sequence) const { return Get(sequence).tokens; }
   uint32_t pages(SequenceId sequence) const { return Get(sequence).pages; }
   uint32_t sequences() const { return live_; }
+  // That begun pages have room for, in all layers; a shared one counts for each sequence.
+  uint64_t unwritten_tokens() const;
   bool contains(SequenceId sequence) const {
     return sequence.value() < sequences_.size() && sequences_[sequence.value()] != nullptr;
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/units.h"
+#include "runtime/engine/system_memory.h"
 #include "tools/growth_report.h"
 #include "tools/growth_run.h"
 #include "tools/growth_trace.h"
@@ -104,6 +105,7 @@ class Comparison {
         std::sort(results[i].begin(), results[i].end(),
                   [](const GrowthResult& a, const GrowthResult& b) { return a.makespan_seconds < b.makespan_seconds; });
         row.result = results[i][(results[i].size() - 1) / 2];
+        report_.peak_rss_bytes = PeakResidentBytes();
         EM_RETURN_IF_ERROR(WriteFiles());
       }
     }
@@ -131,6 +133,7 @@ class Comparison {
     bar_.Update(what, 0, trace_.generated_tokens, "tokens");
     replay.progress = [&](uint64_t tokens) { bar_.Update(what, tokens, trace_.generated_tokens, "tokens"); };
     replay.batcher.max_batch = std::min(replay.batcher.max_batch, engine.max_step_tokens());
+    replay.cancelled = &interrupted;
     StatusOr<GrowthResult> result = RunGrowthTrace(engine, trace_, replay);
     bar_.Clear();
     return result;

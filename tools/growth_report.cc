@@ -14,15 +14,14 @@ using Json = nlohmann::ordered_json;
 
 struct OwnerLook {
   BlockOwner owner;
-  const char* key;  // in JSON
   const char* label;
   const char* colour;
 };
 // From the bottom of the stack.
-constexpr OwnerLook kOwners[] = {{BlockOwner::kKv, "kv", "KV cache", "#d1603d"},
-                                 {BlockOwner::kCached, "cached", "cached KV", "#f2b880"},
-                                 {BlockOwner::kNeuron, "neurons", "neurons", "#4a7fb0"},
-                                 {BlockOwner::kFree, "free", "free", "#dfe3e8"}};
+constexpr OwnerLook kOwners[] = {{BlockOwner::kKv, "KV cache", "#d1603d"},
+                                 {BlockOwner::kCached, "cached KV", "#f2b880"},
+                                 {BlockOwner::kNeuron, "neurons", "#4a7fb0"},
+                                 {BlockOwner::kFree, "free", "#dfe3e8"}};
 static_assert(std::size(kOwners) == kBlockOwners);
 
 template <class T>
@@ -42,19 +41,11 @@ Json ToJson(const GrowthPhase& phase) {
           {"kv_tokens", phase.kv_tokens}};
 }
 
-Json SeriesJson(const std::vector<GrowthPoint>& series) {
-  Json seconds = Json::array(), generated = Json::array(), prompts = Json::array(), resident = Json::array(),
-       store = Json::array(), blocks = Json::object();
-  for (const GrowthPoint& point : series) {
-    seconds.push_back(point.seconds);
-    generated.push_back(point.generated_tokens);
-    prompts.push_back(point.prompt_tokens);
-    resident.push_back(point.resident_neurons);
-    store.push_back(point.store_bytes);
-    for (const OwnerLook& look : kOwners) blocks[look.key].push_back(point.blocks[static_cast<size_t>(look.owner)]);
-  }
-  return {{"seconds", seconds}, {"generated_tokens", generated}, {"prompt_tokens", prompts},
-          {"blocks", blocks},   {"resident_neurons", resident},  {"store_bytes", store}};
+Json ToJson(const StepTotals& totals) {
+  return {{"steps", totals.steps},
+          {"seconds", totals.seconds},
+          {"prompt_tokens", totals.prompt_tokens},
+          {"decoded_tokens", totals.decoded_tokens}};
 }
 
 Json ResultJson(const GrowthResult& r, const GrowthTrace& trace) {
@@ -63,13 +54,22 @@ Json ResultJson(const GrowthResult& r, const GrowthTrace& trace) {
     phases.push_back({{"clients", trace.phases[i].clients()},
                       {"seconds", r.phases[i].seconds},
                       {"placing_seconds", r.phases[i].placing_seconds},
-                      {"tokens_per_second", r.phases[i].tokens_per_second}});
+                      {"tokens_per_second", r.phases[i].tokens_per_second},
+                      {"prefill", ToJson(r.phases[i].prefill)},
+                      {"decode", ToJson(r.phases[i].decode)},
+                      {"mixed", ToJson(r.phases[i].mixed)},
+                      {"store_bytes", r.phases[i].store_bytes},
+                      {"resident_neuron_fraction", r.phases[i].resident_fraction},
+                      {"memory", MemoryUseJson(r.phases[i].memory)}});
   }
   return {{"generated_tokens", r.generated_tokens},
           {"prompt_tokens", r.prompt_tokens},
           {"preemptions", r.preemptions},
           {"idle_drops", r.idle_drops},
           {"recomputed_tokens", r.recomputed_tokens},
+          {"cached_tokens", r.cached_tokens},
+          {"swapped_tokens", r.swapped_tokens},
+          {"partial_steps", r.partial_steps},
           {"store_reads", r.store_reads},
           {"store_wait_seconds", r.store_wait_seconds},
           {"token_seconds",
@@ -94,17 +94,17 @@ Json ResultJson(const GrowthResult& r, const GrowthTrace& trace) {
 
 // Where the piecewise linear curve through (x[i], y[i]), x not falling, first has `at`.
 template <class X, class Y>
-double Interpolate(const std::vector<GrowthPoint>& series, double at, X&& x, Y&& y) {
+double Interpolate(const std::vector<SeriesPoint>& series, double at, X&& x, Y&& y) {
   const auto right =
-      std::find_if(series.begin(), series.end(), [&](const GrowthPoint& point) { return x(point) >= at; });
+      std::find_if(series.begin(), series.end(), [&](const SeriesPoint& point) { return x(point) >= at; });
   if (right == series.begin()) return y(series.front());
   if (right == series.end()) return y(series.back());
-  const GrowthPoint& left = *std::prev(right);
+  const SeriesPoint& left = *std::prev(right);
   return y(left) + (y(*right) - y(left)) * (at - x(left)) / (x(*right) - x(left));
 }
 
-double SecondsOf(const GrowthPoint& point) { return point.seconds; }
-double TokensOf(const GrowthPoint& point) { return static_cast<double>(point.generated_tokens); }
+double SecondsOf(const SeriesPoint& point) { return point.seconds; }
+double TokensOf(const SeriesPoint& point) { return static_cast<double>(point.generated_tokens); }
 
 PlotPanel BlocksPanel(const GrowthRow& row, const std::vector<PlotSpan>& spans) {
   const GrowthResult& r = *row.result;
@@ -116,11 +116,11 @@ PlotPanel BlocksPanel(const GrowthRow& row, const std::vector<PlotSpan>& spans) 
   panel.height = 250;
   panel.spans_label = "active clients";
   panel.spans = spans;
-  for (const GrowthPoint& point : r.series) panel.band_x.push_back(point.seconds);
+  for (const SeriesPoint& point : r.series) panel.band_x.push_back(point.seconds);
   for (const OwnerLook& look : kOwners) {
     PlotBand band{look.label, look.colour, {}};
     uint64_t sum = 0;
-    for (const GrowthPoint& point : r.series) {
+    for (const SeriesPoint& point : r.series) {
       const uint32_t blocks = point.blocks[static_cast<size_t>(look.owner)];
       sum += blocks;
       band.y.push_back(static_cast<double>(blocks * r.block_bytes) * (large ? 1e-9 : 1e-6));
@@ -149,7 +149,7 @@ const GrowthRow* GrowthReport::Best(const std::string& policy) const {
   return best;
 }
 
-SpeedCurve SpeedOverTime(const std::vector<GrowthPoint>& series, size_t stretches) {
+SpeedCurve SpeedOverTime(const std::vector<SeriesPoint>& series, size_t stretches) {
   SpeedCurve curve;
   const double length = series.empty() ? 0 : series.back().seconds / static_cast<double>(stretches);
   for (size_t i = 0; length > 0 && i < stretches; ++i) {
@@ -162,7 +162,7 @@ SpeedCurve SpeedOverTime(const std::vector<GrowthPoint>& series, size_t stretche
   return curve;
 }
 
-SpeedCurve SpeedOverWork(const std::vector<GrowthPoint>& series, size_t stretches) {
+SpeedCurve SpeedOverWork(const std::vector<SeriesPoint>& series, size_t stretches) {
   SpeedCurve curve;
   const double length = series.empty() ? 0 : TokensOf(series.back()) / static_cast<double>(stretches);
   for (size_t i = 0; length > 0 && i < stretches; ++i) {
@@ -213,6 +213,7 @@ std::string GrowthReport::ToJson() const {
                      {"same_text", SameText()},
                      {"model", {{"name", model_name}, {"file_bytes", model_bytes}}},
                      {"budget_bytes", budget_bytes},
+                     {"peak_rss_bytes", peak_rss_bytes},
                      {"threads", threads},
                      {"context", context},
                      {"seed", seed},

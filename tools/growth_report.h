@@ -27,6 +27,7 @@ struct GrowthRow {
 struct GrowthReport {
   std::string model_name;
   uint64_t model_bytes = 0, budget_bytes = 0;
+  uint64_t peak_rss_bytes = 0;  // of the process, over all passes
   int threads = 1;
   uint32_t context = 0;
   uint64_t seed = 0;
@@ -51,7 +52,7 @@ struct GrowthReport {
 struct SpeedCurve {
   std::vector<double> x, tokens_per_second;
 };
-SpeedCurve SpeedOverTime(const std::vector<GrowthPoint>& series, size_t stretches);
-SpeedCurve SpeedOverWork(const std::vector<GrowthPoint>& series, size_t stretches);
+SpeedCurve SpeedOverTime(const std::vector<SeriesPoint>& series, size_t stretches);
+SpeedCurve SpeedOverWork(const std::vector<SeriesPoint>& series, size_t stretches);
 
 }  // namespace elasticmem

@@ -51,6 +51,9 @@ class Replay {
     std::optional<ConversationId> conversation;
     size_t next_turn = 0;  // of the phase
     StreamHash text;
+    // When it got its last token: on the clock of steps that only decode, and after so many of the others.
+    double last_token = 0;
+    uint64_t other_steps = 0;
   };
 
   Status Submit(size_t phase, uint32_t client) {
@@ -65,6 +68,8 @@ class Replay {
 
   Status RunPhase(size_t phase) {
     GrowthPhaseResult result;
+    totals_ = {};
+    const uint64_t store_bytes_before = engine_.statistics().reads.bytes_read;
     result.begin_seconds = SecondsSince(start_);
     result.begin_tokens = batcher_.statistics().generated_tokens;
     if (options_.before) EM_RETURN_IF_ERROR(options_.before(phase));
@@ -80,6 +85,10 @@ class Replay {
       EM_RETURN_IF_ERROR(Submit(phase, c));
     }
     while (batcher_.busy()) EM_RETURN_IF_ERROR(Step(phase));
+    result.memory = engine_.memory_use();
+    if (engine_.residency()) {
+      result.resident_fraction = static_cast<double>(engine_.residency()->resident()) / static_cast<double>(Neurons());
+    }
     const uint32_t stay = phase + 1 < trace_.phases.size() ? trace_.phases[phase + 1].clients() : 0;
     for (uint32_t c = stay; c < active; ++c) {
       of_conversation_.erase(*clients_[c].conversation);
@@ -90,40 +99,60 @@ class Replay {
     result.seconds = SecondsSince(start_) - result.begin_seconds;
     const uint64_t tokens = batcher_.statistics().generated_tokens - result.begin_tokens;
     result.tokens_per_second = result.seconds > 0 ? static_cast<double>(tokens) / result.seconds : 0;
+    result.prefill = totals_.prefill;
+    result.decode = totals_.decode;
+    result.mixed = totals_.mixed;
+    result.store_bytes = engine_.statistics().reads.bytes_read - store_bytes_before;
     phases_.push_back(result);
     return absl::OkStatus();
   }
 
   Status Step(size_t phase) {
-    const uint64_t prompts_before = batcher_.statistics().prompt_tokens;
+    if (options_.cancelled && options_.cancelled->load()) return Error(StatusCode::kCancelled, "interrupted");
+    const uint64_t prompts_before = batcher_.statistics().prompt_tokens, rows_before = engine_.statistics().tokens;
     const Clock::time_point begin = Clock::now();
     EM_ASSIGN_OR_RETURN(const std::vector<BatchEvent> events, batcher_.Step());
     const double seconds = SecondsSince(begin);
-    uint32_t tokens = 0;
+    const uint64_t prompts = batcher_.statistics().prompt_tokens - prompts_before;
+    const uint64_t decoded = engine_.statistics().tokens - rows_before - prompts;
+    StepTotals& kind = prompts == 0 ? totals_.decode : decoded == 0 ? totals_.prefill : totals_.mixed;
+    kind.seconds += seconds;
+    ++kind.steps;
+    kind.prompt_tokens += prompts;
+    kind.decoded_tokens += decoded;
+    if (prompts > 0) {
+      ++other_steps_;
+    } else if (decoded > 0) {
+      step_times_.push_back({seconds, static_cast<uint32_t>(decoded)});
+      decode_clock_ += seconds;
+    }
     for (const BatchEvent& event : events) {
       const uint32_t c = of_conversation_.at(event.conversation);
-      if (event.token) {
-        clients_[c].text.Add(std::as_bytes(std::span(&*event.token, 1)));
-        ++tokens;
-      }
+      if (event.token) TakeToken(clients_[c], *event.token);
       if (event.finish && clients_[c].next_turn < trace_.phases[phase].turns[c].size()) {
         EM_RETURN_IF_ERROR(Submit(phase, c));
       }
     }
-    if (batcher_.statistics().prompt_tokens == prompts_before && tokens > 0) step_times_.push_back({seconds, tokens});
     Record();
     if (options_.progress) options_.progress(batcher_.statistics().generated_tokens);
     return absl::OkStatus();
   }
 
+  void TakeToken(Client& client, TokenId id) {
+    client.text.Add(std::as_bytes(std::span(&id, 1)));
+    // Its own prompt is one of the other steps: the first token of an answer is not waited for here.
+    if (client.other_steps == other_steps_) waits_.push_back(decode_clock_ - client.last_token);
+    client.last_token = decode_clock_;
+    client.other_steps = other_steps_;
+  }
+
+  uint64_t Neurons() const { return uint64_t{engine_.model().spec().layers} * engine_.model().spec().ff; }
+
   void Record() {
-    GrowthPoint point;
+    SeriesPoint point = SeriesPoint::Of(engine_, start_statistics_.reads.bytes_read);
     point.seconds = SecondsSince(start_);
     point.generated_tokens = batcher_.statistics().generated_tokens;
     point.prompt_tokens = batcher_.statistics().prompt_tokens;
-    for (size_t o = 0; o < kBlockOwners; ++o) point.blocks[o] = engine_.pool().blocks(static_cast<BlockOwner>(o));
-    if (engine_.residency()) point.resident_neurons = engine_.residency()->resident();
-    point.store_bytes = engine_.statistics().reads.bytes_read - start_statistics_.reads.bytes_read;
     series_.Add(point);
   }
 
@@ -136,6 +165,9 @@ class Replay {
     r.tokens_per_second = static_cast<double>(r.generated_tokens) / r.makespan_seconds;
     r.prompt_tokens = batching.prompt_tokens;
     r.recomputed_tokens = batching.recomputed_tokens;
+    r.cached_tokens = batching.cached_tokens;
+    r.swapped_tokens = batching.swapped_tokens;
+    r.partial_steps = batching.partial_steps;
     r.preemptions = batching.preemptions;
     r.idle_drops = batching.idle_drops;
     r.store_bytes = now.reads.bytes_read - start_statistics_.reads.bytes_read;
@@ -146,7 +178,7 @@ class Replay {
       r.management_fraction = (now.management_seconds - start_statistics_.management_seconds) / in_steps;
     }
     r.late_blocks = now.late_blocks - start_statistics_.late_blocks;
-    r.token_times = SummariseTokenTimes(step_times_);
+    r.token_times = SummariseTokenTimes(step_times_, std::move(waits_));
     if (const NeuronResidency* residency = engine_.residency()) {
       r.residency = residency->statistics();
       r.residency.evicted_blocks -= start_residency_.evicted_blocks;
@@ -159,7 +191,7 @@ class Replay {
     r.block_bytes = engine_.pool().block_bytes();
     r.budget_bytes = engine_.budget().total_bytes();
     r.peak_bytes = engine_.budget().peak_bytes();
-    r.neurons = uint64_t{engine_.model().spec().layers} * engine_.model().spec().ff;
+    r.neurons = Neurons();
     StreamHash all;
     for (Client& client : clients_) {
       const uint64_t text = client.text.Digest();
@@ -180,38 +212,24 @@ class Replay {
   Clock::time_point start_;
   EngineStatistics start_statistics_;
   ResidencyStatistics start_residency_;
-  GrowthSeries series_;
+  TimeSeries series_;
+  struct {
+    StepTotals prefill, decode, mixed;
+  } totals_;  // of the phase
   std::vector<StepTime> step_times_;
+  std::vector<double> waits_;
+  double decode_clock_ = 0;   // seconds in steps that only decoded
+  uint64_t other_steps_ = 0;  // steps that read prompts
   std::vector<GrowthPhaseResult> phases_;
 };
 
 }  // namespace
 
-void GrowthSeries::Add(const GrowthPoint& point) {
-  last_ = point;
-  if (added_++ % stride_ != 0) return;
-  if (points_.size() + 1 == kMost) {
-    for (size_t i = 0; 2 * i < points_.size(); ++i) points_[i] = points_[2 * i];
-    points_.resize((points_.size() + 1) / 2);
-    stride_ *= 2;
-    if ((added_ - 1) % stride_ != 0) return;
-  }
-  points_.push_back(point);
-}
-
-std::vector<GrowthPoint> GrowthSeries::points() const {
-  std::vector<GrowthPoint> all = points_;
-  if (!all.empty() && last_.seconds > all.back().seconds) all.push_back(last_);
-  return all;
-}
-
-TokenTimes SummariseTokenTimes(const std::vector<StepTime>& steps) {
+TokenTimes SummariseTokenTimes(const std::vector<StepTime>& steps, std::vector<double> waits) {
   constexpr size_t kBefore = 32;  // steps that a step is compared with
   TokenTimes times;
-  std::vector<double> seconds, ratios, around;
+  std::vector<double> ratios, around;
   for (size_t i = 0; i < steps.size(); ++i) {
-    // Each conversation in the step waited for it.
-    seconds.insert(seconds.end(), steps[i].conversations, steps[i].seconds);
     around.clear();
     for (size_t j = i; j-- > 0 && around.size() < kBefore && steps[j].conversations == steps[i].conversations;) {
       around.push_back(steps[j].seconds);
@@ -220,8 +238,8 @@ TokenTimes SummariseTokenTimes(const std::vector<StepTime>& steps) {
     const double median = Quantile(around, 0.5);
     if (median > 0) ratios.push_back(steps[i].seconds / median);
   }
-  times.p50 = Quantile(seconds, 0.5);
-  times.p99 = Quantile(seconds, 0.99);
+  times.p50 = Quantile(waits, 0.5);
+  times.p99 = Quantile(waits, 0.99);
   times.p99_over_median = Quantile(ratios, 0.99);
   return times;
 }

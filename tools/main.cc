@@ -139,6 +139,15 @@ int Main(int argc, char** argv) {
   for (auto entry = commands.rbegin(); entry != commands.rend(); ++entry) {
     const auto& [command, sub] = *entry;
     if (!sub->parsed()) continue;
+    for (const auto& [other, options] : added) {
+      if (other == command) continue;
+      for (const auto& [key, option] : options) {
+        if (option->count() == 0) continue;
+        std::fprintf(stderr, "elasticmem: --%s stands before \"%s\", where it means nothing; pass options after it\n",
+                     std::string(key).c_str(), sub->get_name().c_str());
+        return 2;
+      }
+    }
     if (!settings.config.empty()) {
       std::vector<std::string_view> given;
       for (const auto& [key, option] : added[command]) {

@@ -70,7 +70,9 @@ class Runner {
  public:
   Runner(const Settings& settings, const Model& model, Engine& engine)
       : settings_(settings), model_(model), engine_(engine), sampler_(Sampling(settings)),
-        sequence_(engine.NewSequence()) {}
+        sequence_(engine.NewSequence()) {
+    Record();
+  }
   ~Runner() { engine_.EndSequence(sequence_); }
 
   // Feeds the ids that are not yet in the sequence and generates an answer, which is printed unless --json.
@@ -86,6 +88,7 @@ class Runner {
     EM_ASSIGN_OR_RETURN(std::span<const float> logits, engine_.Append(sequence_, fresh));
     prefill_.tokens += fresh.size();
     prefill_.seconds += Seconds(start);
+    Record();
     return Generate(logits, start);
   }
 
@@ -96,10 +99,19 @@ class Runner {
     report.ttft_seconds = ttft_seconds_;
     report.token_ids = generated_;
     report.logits_hash = hash_.value();
+    report.series = series_.points();
     return report;
   }
 
  private:
+  void Record() {
+    SeriesPoint point = SeriesPoint::Of(engine_, 0);
+    point.seconds = Seconds(begin_);
+    point.generated_tokens = generated_.size();
+    point.prompt_tokens = prefill_.tokens;
+    series_.Add(point);
+  }
+
   StatusOr<std::string> Generate(std::span<const float> logits, Clock::time_point start) {
     StreamingDetokenizer detokenizer(model_.tokenizer(), /*special=*/false, /*begins_text=*/settings_.chat);
     StopFilter filter(settings_.stop);
@@ -129,6 +141,7 @@ class Runner {
       }
       EM_ASSIGN_OR_RETURN(logits, engine_.Append(sequence_, {&id, 1}));
       ++decode_.tokens;
+      Record();
     }
     decode_.seconds += Seconds(decode_start);
     if (!filter.stopped()) show(filter.Add(detokenizer.Finish()));
@@ -146,6 +159,8 @@ class Runner {
   Throughput prefill_, decode_;
   double ttft_seconds_ = 0;
   LogitsHash hash_;
+  const Clock::time_point begin_ = Clock::now();
+  TimeSeries series_;
 };
 
 Status Finish(const Settings& settings, Runner& runner, const std::string& text) {

@@ -136,6 +136,15 @@ StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model&
   options.store_dir = settings.store_dir;
   options.cache_dir = CacheDir();
   options.direct_io = !settings.no_direct;
+  options.prefix_cache = settings.prefix_cache;
+  if (!settings.swap.empty()) {
+    const StatusOr<uint64_t> bytes = ParseBytes(settings.swap, model.gguf().file_bytes());
+    if (!bytes.ok()) return WithContext(bytes.status(), "--swap");
+    options.swap_bytes = *bytes;
+    options.swap_dir = settings.store_dir.empty() ? CacheDir() : settings.store_dir;
+    std::error_code error;  // where it cannot be made, making the file there says why
+    std::filesystem::create_directories(options.swap_dir, error);
+  }
   options.cancelled = &interrupted;
   return options;
 }

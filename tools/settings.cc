@@ -64,6 +64,10 @@ const std::vector<Option>& Options() {
        "Memory"},
       {"--io", "KIND", "auto, uring or pread", kEngine, &S::io, "Memory"},
       {"--no-direct", "", "read through the page cache", kEngine, &S::no_direct, "Memory"},
+      {"--prefix-cache", "", "keep the KV of texts that have ended or were interrupted as long as nobody needs its memory: "
+       "who begins with the same tokens does not read them again", kGrowth, &S::prefix_cache, "Memory"},
+      {"--swap", "SIZE", "so much of the disk (in --store-dir, else the cache folder) for KV of paused conversations, where "
+       "that is faster than reading their tokens again; default: none", kGrowth, &S::swap, "Memory"},
 
       {"--mode", "M", "exact (only active neurons), dense (all), or auto", kSized, &S::mode, "Compute"},
       {"--policy", "P", "elastic (KV cache and neurons share memory as they need it), static (fixed shares and a fixed set "
@@ -173,7 +177,11 @@ Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<
     });
     if (option == Options().end()) {
       const bool elsewhere = std::any_of(Options().begin(), Options().end(), [&](const Option& o) { return o.Key() == key; });
-      if (elsewhere) continue;  // one file may serve several commands
+      if (elsewhere && command != kGrowth) continue;
+      if (elsewhere) {
+        return InvalidInput("{}:{}: \"{}\" is not an option of bench growth; see bench growth --help", path,
+                            node.source().begin.line, toml_key.str());
+      }
       return InvalidInput("{}:{}: there is no option \"{}\"", path, node.source().begin.line, toml_key.str());
     }
     // Checked even where the command line has the last word.

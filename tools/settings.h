@@ -42,6 +42,8 @@ struct Settings {
   std::string store_type;
   std::string io = "auto";
   bool no_direct = false;
+  bool prefix_cache = false;
+  std::string swap;  // "": none
   uint32_t clients = 1;
   // How to compute.
   std::string mode = "auto";
@@ -92,7 +94,8 @@ struct Option {
 const std::vector<Option>& Options();
 
 // Sets what the TOML file `path` says for `command`; `given` are the keys that the command line has set already and keep.
-// Errors name the file, the line and the key: unknown keys, values of another type.
+// One file may serve several commands, so keys of others are passed over; but a growth comparison is a file of its own,
+// and takes only what it uses. Errors name the file, the line and the key: unknown keys, values of another type.
 Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<std::string_view>& given,
                    Settings& settings);
 

@@ -1,10 +1,18 @@
 #include "runtime/engine/batcher.h"
 
 #include <algorithm>
+#include <chrono>
+#include <tuple>
 
 #include "base/units.h"
 
 namespace elasticmem {
+namespace {
+
+// Whoever was left out of so many steps goes first, whatever its priority.
+constexpr uint64_t kMostStepsLeftOut = 32;
+
+}  // namespace
 
 std::string_view Name(FinishReason reason) {
   switch (reason) {
@@ -18,7 +26,8 @@ std::string_view Name(FinishReason reason) {
   return "?";
 }
 
-Batcher::Batcher(Engine* engine, const BatcherOptions& options) : engine_(engine), options_(options) {
+Batcher::Batcher(Engine* engine, const BatcherOptions& options)
+    : engine_(engine), options_(options), batch_size_(std::max(1u, options.max_batch)) {
   EM_CHECK(options.max_batch >= 1 && options.max_batch <= engine->max_step_logits() &&
            options.max_batch <= engine->max_step_tokens());
 }
@@ -140,22 +149,49 @@ void Batcher::Admit(const std::vector<Entry*>& order) {
   }
 }
 
+double Batcher::Now() const {
+  if (options_.clock) return options_.clock();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of those that are ready to decode as many as is fastest stay in the step: by priority, and among equals those that
+// have waited longest.
+void Batcher::TakeTurns() {
+  const uint32_t ready = static_cast<uint32_t>(planned_.size());
+  const uint32_t batch = batch_size_.Choose(ready);
+  if (batch == ready) return;
+  const auto key = [&](const Planned& p) {
+    const Conversation& c = p.entry->second;
+    const bool overdue = statistics_.steps - c.last_used > kMostStepsLeftOut;
+    return std::tuple(!overdue, -int64_t{c.request.priority}, c.last_used);
+  };
+  std::stable_sort(planned_.begin(), planned_.end(),
+                   [&](const Planned& a, const Planned& b) { return key(a) < key(b); });
+  left_out_.assign(planned_.begin() + batch, planned_.end());
+  planned_.resize(batch);
+  ++statistics_.partial_steps;
+}
+
 // One token of each that decodes, then chunks of prompts, in order.
 void Batcher::PlanSlices(const std::vector<Entry*>& order) {
   planned_.clear();
+  left_out_.clear();
   uint32_t room = engine_->max_step_tokens();
   for (Entry* entry : order) {
     if (!entry->second.running || Pending(entry->second) != 1) continue;
     planned_.push_back({entry, 1});
     --room;
   }
-  if (!planned_.empty()) room = std::min(room, options_.prefill_tokens_beside_decode);
+  only_decodes_ = !planned_.empty();
+  if (only_decodes_) room = std::min(room, options_.prefill_tokens_beside_decode);
   for (Entry* entry : order) {
     const uint32_t pending = entry->second.running ? Pending(entry->second) : 0;
     if (pending <= 1 || room == 0) continue;
     planned_.push_back({entry, std::min(pending, room)});
     room -= planned_.back().tokens;
+    only_decodes_ = false;
   }
+  if (only_decodes_ && options_.measure_batch) TakeTurns();
 }
 
 // To disk where that is cheaper than reading its tokens again. Else, where there is a prefix cache, its pages stay
@@ -230,7 +266,7 @@ void Batcher::AdoptPrefixes() {
 void Batcher::TakeLogits(std::span<const float> logits) {
   const size_t vocab = engine_->model().spec().vocab;
   size_t row = 0;
-  for (size_t i = 0; i < slices_.size(); ++i) {
+  for (size_t i = 0; i < planned_.size(); ++i) {
     const StepSlice& slice = slices_[i];
     Entry& entry = *planned_[i].entry;
     Conversation& c = entry.second;
@@ -273,7 +309,11 @@ StatusOr<std::vector<BatchEvent>> Batcher::Step() {
     slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), rest == 0,
                        rest > 0 ? std::min(rest, p.tokens) : c.generated + 1 < c.request.max_tokens});
   }
+  // Their pages are due as well.
+  for (const Planned& p : left_out_) slices_.push_back({p.entry->second.sequence, {}, false, p.tokens});
+  const double begin = Now();
   StatusOr<std::span<const float>> logits = engine_->Step(slices_);
+  if (logits.ok() && only_decodes_) batch_size_.Measured(static_cast<uint32_t>(planned_.size()), Now() - begin);
   // The budget may have no room for the tables of a longer sequence, though there are blocks.
   while (logits.status().code() == StatusCode::kResourceExhausted) {
     Conversation* victim = LeastWanted();

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "base/strong_id.h"
+#include "runtime/engine/batch_size.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/sampler.h"
 
@@ -46,12 +47,17 @@ struct BatcherOptions {
   // Tokens of prompts a step takes while others decode, so that they are never held up for long; alone a prompt takes
   // whole steps.
   uint32_t prefill_tokens_beside_decode = 64;
+  // Where a step of fewer conversations gives clearly more tokens a second, as measured, those that decode take turns.
+  bool measure_batch = true;
+  // Seconds since some moment; empty: the system's clock.
+  std::function<double()> clock;
   // Sees the logits [vocab] from which each token is drawn.
   std::function<void(ConversationId, std::span<const float>)> on_logits;
 };
 
 struct BatcherStatistics {
   uint64_t steps = 0;
+  uint64_t partial_steps = 0;  // that left out some that were ready to decode
   uint64_t prompt_tokens = 0;  // read, again after a preemption too
   uint64_t generated_tokens = 0;
   uint64_t preemptions = 0;        // KV of conversations that are answering, taken for others
@@ -89,6 +95,7 @@ class Batcher {
   // Tokens of a conversation: prompts and answers, as far as sampled.
   const std::vector<TokenId>& tokens(ConversationId conversation) const { return Get(conversation).tokens; }
   const BatcherStatistics& statistics() const { return statistics_; }
+  const BatchSize& batch_size() const { return batch_size_; }
   void CheckInvariants() const;
 
  private:
@@ -117,6 +124,8 @@ class Batcher {
   std::vector<Entry*> ByPriority();
   void Admit(const std::vector<Entry*>& order);
   void PlanSlices(const std::vector<Entry*>& order);
+  void TakeTurns();
+  double Now() const;
   void MakeRoom();
   Conversation* LeastWanted();
   void DropUntil(uint64_t blocks);
@@ -137,7 +146,10 @@ class Batcher {
     Entry* entry;
     uint32_t tokens;
   };
-  std::vector<Planned> planned_;  // the step's slices
+  std::vector<Planned> planned_;   // the step's slices
+  std::vector<Planned> left_out_;  // ready to decode, but not in this step
+  bool only_decodes_ = false;
+  BatchSize batch_size_;
   std::vector<StepSlice> slices_;
   std::vector<BatchEvent> events_;  // not yet told
   BatcherStatistics statistics_;

@@ -332,7 +332,10 @@ void Engine::TakeBackTails(SequenceId sequence, uint32_t first_page) {
 void Engine::EndSequence(SequenceId sequence) {
   TakeBackTails(sequence, 0);
   kv_->RemoveSequence(sequence);
-  if (residency_) residency_->Grow();
+  if (!residency_) return;
+  // What was kept for the next pages of sequences is for nobody where there are none.
+  if (pool_->blocks(BlockOwner::kKv) == 0) residency_->SetReserve(0);
+  residency_->Grow();
 }
 
 void Engine::Truncate(SequenceId sequence, uint32_t tokens) {
@@ -360,6 +363,7 @@ Status Engine::MakeRoom(std::span<const StepSlice> slices) {
   }
   const size_t token_bytes = plan_.geometry.page_bytes / kv_->page_tokens();
   for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices[i].ids.empty()) continue;
     const SequenceId sequence = slices[i].sequence;
     const uint32_t pages_before = kv_->pages(sequence);
     const auto copies = kv_->TryAppend(sequence, static_cast<uint32_t>(slices[i].ids.size()));
@@ -611,6 +615,33 @@ EngineStatistics Engine::statistics() const {
   s.reads.wait_micros -= reads_at_start_.wait_micros;
   s.reads.busy_micros -= reads_at_start_.busy_micros;
   return s;
+}
+
+MemoryUse Engine::memory_use() const {
+  MemoryUse use;
+  use.budget_bytes = budget_->total_bytes();
+  use.weights_bytes = budget_->bytes(MemoryCategory::kDenseWeights) + budget_->bytes(MemoryCategory::kGates);
+  use.scratch_bytes = budget_->bytes(MemoryCategory::kScratch);
+  use.staging_bytes = budget_->bytes(MemoryCategory::kStaging);
+  use.table_bytes = budget_->bytes(MemoryCategory::kTables);
+  use.tokenizer_bytes = budget_->bytes(MemoryCategory::kTokenizer);
+  const Geometry& geometry = plan_.geometry;
+  const uint64_t unwritten = kv_->unwritten_tokens() * (geometry.page_bytes / geometry.page_tokens);
+  const uint64_t pages = pool_->blocks(BlockOwner::kKv) + pool_->blocks(BlockOwner::kCached);
+  use.kv_bytes = pages * geometry.page_bytes - unwritten;
+  use.page_end_bytes = unwritten;
+  use.free_block_bytes = pool_->free() * pool_->block_bytes();
+  if (residency_) {
+    use.neuron_bytes = residency_->resident() * uint64_t{store_->layout().slot_bytes};
+    use.page_end_bytes -= std::min(unwritten, residency_->page_end_slots() * geometry.slot_bytes);
+  }
+  use.unreserved_bytes = budget_->available_bytes();
+  if (residency_) use.empty_slot_bytes = residency_->free_slots() * geometry.slot_bytes;
+  const uint64_t used = use.weights_bytes + use.kv_bytes + use.neuron_bytes + use.scratch_bytes + use.staging_bytes +
+                        use.table_bytes + use.tokenizer_bytes + use.reserve_bytes() + use.idle_bytes();
+  EM_CHECK(used <= use.budget_bytes);
+  use.tail_bytes = use.budget_bytes - used;
+  return use;
 }
 
 void Engine::CheckInvariants() const {

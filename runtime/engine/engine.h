@@ -19,6 +19,7 @@
 #include "mem/read_ring.h"
 #include "runtime/engine/kv_swap.h"
 #include "runtime/engine/memory_plan.h"
+#include "runtime/engine/memory_use.h"
 #include "runtime/engine/transformer.h"
 #include "runtime/engine/weights.h"
 #include "runtime/model/model.h"
@@ -63,7 +64,7 @@ struct EngineOptions {
 // Tokens that one step appends to one sequence.
 struct StepSlice {
   SequenceId sequence;
-  std::span<const TokenId> ids;  // not empty, valid ids, within the context
+  std::span<const TokenId> ids;  // valid ids, within the context; none: only `next` counts
   bool logits = false;           // of the last one
   uint32_t next = 1;             // tokens that the next step is likely to append: room for them is made ahead
 };
@@ -148,6 +149,7 @@ class Engine {
   const NeuronResidency* residency() const { return residency_.get(); }  // null without records
   const std::optional<PackResult>& packed() const { return packed_; }    // when the store was made by this start
   EngineStatistics statistics() const;
+  MemoryUse memory_use() const;
 
   // Walks all tables.
   void CheckInvariants() const;

@@ -41,6 +41,9 @@ Report Report::FromEngine(const Engine& engine, int threads) {
   r.store_bytes_per_token = s.tokens > 0 ? static_cast<double>(s.reads.bytes_read) / s.tokens : 0;
   r.dense_resident_bytes = engine.plan().dense_resident_bytes;
   r.dense_streamed_bytes = engine.plan().dense_streamed_bytes;
+  r.memory = engine.memory_use();
+  r.pool_blocks = engine.pool().capacity();
+  r.block_bytes = engine.pool().block_bytes();
   r.kv_bytes = engine.pool().blocks(BlockOwner::kKv) * engine.pool().block_bytes();
   r.neuron_bytes = engine.pool().blocks(BlockOwner::kNeuron) * engine.pool().block_bytes();
   r.neurons_total = uint64_t{model.spec().layers} * model.spec().ff;
@@ -93,9 +96,13 @@ std::string Report::ToJson() const {
         {"streamed_bytes", dense_streamed_bytes},
         {"kv_bytes", kv_bytes},
         {"neuron_bytes", neuron_bytes}}},
+      {"memory", MemoryUseJson(memory)},
+      {"pool_blocks", pool_blocks},
+      {"block_bytes", block_bytes},
       {"text", text},
       {"token_ids", token_ids},
       {"logits_hash", fmt::format("{:016x}", logits_hash)}};
+  if (!series.empty()) json["series"] = SeriesJson(series);
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/stream_hash.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/time_series.h"
 
 namespace elasticmem {
 
@@ -35,6 +36,9 @@ struct Report {
   uint64_t logits_hash = 0;
   uint64_t dense_resident_bytes = 0, dense_streamed_bytes = 0, kv_bytes = 0, neuron_bytes = 0;
   uint64_t neurons_resident = 0, neurons_total = 0;
+  uint64_t pool_blocks = 0, block_bytes = 0;
+  MemoryUse memory;                 // when the report was made
+  std::vector<SeriesPoint> series;  // may be empty
 
   // Everything that `engine` knows; the caller adds what was generated.
   static Report FromEngine(const Engine& engine, int threads);

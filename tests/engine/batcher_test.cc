@@ -317,6 +317,139 @@ TEST_F(BatcherTest, CommonBeginningsAreReadOncePerTenant) {
   EXPECT_GT(engine->pool().blocks(BlockOwner::kCached), 0u);
 }
 
+// Conversations that never end, on a clock by which a step takes cost(batch) seconds.
+class Turns {
+ public:
+  Turns(Engine* engine, const std::vector<std::vector<TokenId>>& prompts, std::vector<int> priorities,
+        std::function<double(uint32_t)> cost, uint32_t answer_tokens = 150)
+      : engine_(engine),
+        prompts_(prompts),
+        priorities_(std::move(priorities)),
+        answer_tokens_(answer_tokens),
+        cost_(std::move(cost)) {
+    BatcherOptions options;
+    options.max_batch = static_cast<uint32_t>(priorities_.size());
+    options.clock = [this] {
+      const uint64_t tokens = engine_->statistics().tokens;
+      if (tokens > tokens_) seconds_ += cost_(static_cast<uint32_t>(tokens - tokens_));
+      tokens_ = tokens;
+      return seconds_;
+    };
+    batcher_.emplace(engine, options);
+    for (size_t i = 0; i < priorities_.size(); ++i) Begin(i);
+  }
+
+  void Run(uint32_t steps) {
+    for (uint32_t i = 0; i < steps; ++i) {
+      ++step_;
+      const auto events = batcher_->Step();
+      ASSERT_TRUE(events.ok()) << Message(events.status());
+      for (const BatchEvent& event : *events) {
+        const size_t which = which_.at(event.conversation);
+        ++tokens[which];
+        longest_wait[which] = std::max(longest_wait[which], step_ - last_[which]);
+        last_[which] = step_;
+        if (!event.finish) continue;
+        const auto& all = batcher_->tokens(event.conversation);
+        const auto& first = texts_.try_emplace(which, all).first->second;
+        EXPECT_EQ(all, first);  // the same each time, whoever ran beside it
+        batcher_->Close(event.conversation);
+        Begin(which);
+      }
+    }
+    batcher_->CheckInvariants();
+  }
+  void SetCost(std::function<double(uint32_t)> cost) { cost_ = std::move(cost); }
+  const Batcher& batcher() const { return *batcher_; }
+
+  std::map<size_t, uint32_t> tokens, longest_wait;
+
+ private:
+  void Begin(size_t which) {
+    const ConversationId id = batcher_->Open();
+    which_[id] = which;
+    Request request;
+    request.prompt = prompts_[which];
+    request.max_tokens = answer_tokens_;
+    request.sampling.temperature = 0;
+    request.ignore_eos = true;
+    request.priority = priorities_[which];
+    ASSERT_TRUE(batcher_->Submit(id, std::move(request)).ok());
+  }
+
+  Engine* const engine_;
+  const std::vector<std::vector<TokenId>> prompts_;
+  const std::vector<int> priorities_;
+  const uint32_t answer_tokens_;
+  std::function<double(uint32_t)> cost_;
+  std::optional<Batcher> batcher_;
+  std::map<ConversationId, size_t> which_;
+  std::map<size_t, std::vector<TokenId>> texts_;
+  std::map<size_t, uint32_t> last_;
+  uint32_t step_ = 0;
+  uint64_t tokens_ = 0;
+  double seconds_ = 0;
+};
+
+double Cheaper(uint32_t batch) { return 1 + 0.1 * batch; }
+double DearBeyondFour(uint32_t batch) { return Cheaper(batch) * (batch > 4 ? 10 : 1); }
+
+TEST_F(BatcherTest, AllDecodeAtOnceWhereThatIsFastest) {
+  const auto engine = OpenEngine(*model_, Options());
+  Turns turns(engine.get(), Prompts(), std::vector<int>(8), Cheaper);
+  turns.Run(600);
+  EXPECT_EQ(turns.batcher().batch_size().limit(), 8u);
+  EXPECT_LT(turns.batcher().statistics().partial_steps, 40u);
+}
+
+TEST_F(BatcherTest, FewerDecodeAtOnceInTurnWhereThatIsFaster) {
+  const auto engine = OpenEngine(*model_, Options());
+  Turns turns(engine.get(), Prompts(), std::vector<int>(8), DearBeyondFour);
+  turns.Run(400);
+  EXPECT_EQ(turns.batcher().batch_size().limit(), 4u);
+  turns.tokens.clear();
+  turns.longest_wait.clear();
+  turns.Run(400);
+  for (const auto& [which, tokens] : turns.tokens) {
+    EXPECT_NEAR(tokens, 200, 20) << which;
+    EXPECT_LE(turns.longest_wait[which], 6u) << which;
+  }
+  EXPECT_EQ(turns.tokens.size(), 8u);
+  turns.SetCost(Cheaper);
+  turns.Run(1500);
+  EXPECT_EQ(turns.batcher().batch_size().limit(), 8u);
+}
+
+TEST_F(BatcherTest, TurnsRespectPrioritiesButStarveNobody) {
+  const auto engine = OpenEngine(*model_, Options());
+  Turns turns(engine.get(), Prompts(), {0, 0, 1, 1, 1, 1, 0, 0}, DearBeyondFour);
+  turns.Run(400);
+  ASSERT_EQ(turns.batcher().batch_size().limit(), 4u);
+  turns.tokens.clear();
+  turns.longest_wait.clear();
+  turns.Run(400);
+  for (size_t which = 0; which < 8; ++which) {
+    const bool high = which >= 2 && which < 6;
+    EXPECT_GT(turns.tokens[which], high ? 300u : 8u) << which;
+    EXPECT_LE(turns.longest_wait[which], high ? 6u : 40u) << which;
+  }
+}
+
+TEST_F(BatcherTest, ThoseLeftOutFindTheirBlocksReady) {
+  EngineOptions options = Options(8);
+  options.budget_bytes = BudgetFor(options, 8 * 250);
+  const auto engine = OpenEngine(*model_, options);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<std::vector<TokenId>> prompts(8, Encode("Once upon a time"));
+  Turns turns(
+      engine.get(), prompts, std::vector<int>(8), [](uint32_t batch) { return batch * batch; }, 240);
+  turns.Run(10);  // the prompts are read
+  const uint64_t late = engine->statistics().late_blocks;
+  turns.Run(225);  // none has ended
+  EXPECT_GT(turns.batcher().statistics().partial_steps, 40u);
+  EXPECT_EQ(engine->statistics().late_blocks, late);
+}
+
 // Admitted and cancelled in every state: all blocks come back.
 void Churn(const Model& model, const EngineOptions& options, int rounds) {
   const auto engine = OpenEngine(model, options);

@@ -86,6 +86,60 @@ TEST_F(Elastic, NeuronsComeBackWhenSequencesEnd) {
   engine->CheckInvariants();
 }
 
+// At steady state, with more neurons than fit and several sequences on their way, nearly every byte works.
+TEST_F(Elastic, NearlyEveryByteIsInUseAtSteadyState) {
+  struct Case {
+    uint32_t percent, sequences, tokens;
+  };
+  for (const auto& [percent, count, tokens] : {Case{90, 2, 200}, Case{105, 4, 200}, Case{120, 4, 240}}) {
+    SCOPED_TRACE(percent);
+    EngineOptions options = Options();
+    options.sequences = options.logits_rows = count;
+    options.budget_bytes = model_->gguf().file_bytes() * percent / 100;
+    options.context = 256;
+    const auto engine = OpenEngine(*model_, options);
+    ASSERT_NE(engine, nullptr);
+    std::vector<SequenceId> sequences;
+    for (uint32_t i = 0; i < count; ++i) sequences.push_back(engine->NewSequence());
+    double idle = 0, reserve = 0;
+    uint32_t samples = 0;
+    for (uint32_t step = 0; step < tokens; ++step) {
+      std::vector<StepSlice> slices;
+      std::vector<TokenId> ids;
+      for (uint32_t i = 0; i < count; ++i) ids.push_back(static_cast<TokenId>(100 + (step * 37 + i * 911) % 1500));
+      // They began at different times.
+      for (uint32_t i = 0; i < count; ++i) {
+        if (step >= i * 9) slices.push_back({sequences[i], {&ids[i], 1}, false, 1});
+      }
+      const Status status = engine->Step(slices).status();
+      ASSERT_TRUE(status.ok()) << Message(status);
+      if (step < 100 || Share(*engine) == 1) continue;
+      const MemoryUse use = engine->memory_use();
+      idle += use.idle_share();
+      reserve += use.reserve_share();
+      ++samples;
+    }
+    ASSERT_GT(samples, 50u);
+    EXPECT_LE(idle / samples, 0.01);
+    EXPECT_LE(reserve / samples, 0.02);
+    RecordProperty(fmt::format("idle_{}", percent), fmt::format("{:.5f}", idle / samples));
+    RecordProperty(fmt::format("reserve_{}", percent), fmt::format("{:.5f}", reserve / samples));
+  }
+}
+
+TEST_F(Elastic, NothingIsKeptForASequenceThatHasEnded) {
+  const auto engine = OpenEngine(*model_, Options());
+  ASSERT_NE(engine, nullptr);
+  const uint32_t page = engine->plan().geometry.page_tokens;
+  const SequenceId sequence = engine->NewSequence();
+  Generate(*engine, sequence, 6 * page - 1);  // the next page is due soon
+  ASSERT_GT(engine->pool().free(), 0u);
+  ASSERT_LT(Share(*engine), 1);
+  engine->EndSequence(sequence);
+  EXPECT_EQ(engine->pool().free(), 0u);
+  engine->CheckInvariants();
+}
+
 TEST_F(Elastic, StaticPolicyNeverMovesANeuron) {
   EngineOptions options = Options();
   options.policy = Policy::kStatic;

@@ -1,8 +1,11 @@
 // The growth trace and its picture, and `elasticmem bench growth` from the config to the JSON.
 #include <gmock/gmock.h>
 
+#include <csignal>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
@@ -144,19 +147,19 @@ TEST(GrowthTrace, WhatCannotFitIsRefusedWithTheNumbers) {
   expect(spec, {"no phases"});
 }
 
-TEST(GrowthSeries, StaysBoundedAndKeepsBothEnds) {
-  GrowthSeries series;
+TEST(TimeSeries, StaysBoundedAndKeepsBothEnds) {
+  TimeSeries series;
   for (uint32_t i = 0; i <= 100000; ++i) {
-    GrowthPoint point;
+    SeriesPoint point;
     point.seconds = i;
     point.generated_tokens = i * 2;
     series.Add(point);
     if (i % 997 == 0) {
-      ASSERT_LE(series.points().size(), GrowthSeries::kMost);
+      ASSERT_LE(series.points().size(), TimeSeries::kMost);
     }
   }
-  const std::vector<GrowthPoint> points = series.points();
-  EXPECT_GE(points.size(), GrowthSeries::kMost / 2 - 1);
+  const std::vector<SeriesPoint> points = series.points();
+  EXPECT_GE(points.size(), TimeSeries::kMost / 2 - 1);
   EXPECT_EQ(points.front().seconds, 0);
   EXPECT_EQ(points.back().seconds, 100000);
   for (size_t i = 1; i < points.size(); ++i) ASSERT_GT(points[i].seconds, points[i - 1].seconds);
@@ -166,15 +169,15 @@ TEST(GrowthSeries, StaysBoundedAndKeepsBothEnds) {
   }
 }
 
-TEST(GrowthSeries, SpeedsCountThePausesWherePromptsAreRead) {
+TEST(SpeedCurve, CountsThePausesWherePromptsAreRead) {
   // 10 tokens in a second, nothing for two, 10 tokens in another.
   const auto at = [](double seconds, uint64_t tokens) {
-    GrowthPoint point;
+    SeriesPoint point;
     point.seconds = seconds;
     point.generated_tokens = tokens;
     return point;
   };
-  const std::vector<GrowthPoint> points = {at(0, 0), at(1, 10), at(3, 10), at(4, 20)};
+  const std::vector<SeriesPoint> points = {at(0, 0), at(1, 10), at(3, 10), at(4, 20)};
   EXPECT_THAT(SpeedOverTime(points, 4).tokens_per_second,
               ::testing::Pointwise(::testing::DoubleNear(1e-9), {10., 0., 0., 10.}));
   EXPECT_THAT(SpeedOverWork(points, 2).tokens_per_second,
@@ -185,10 +188,44 @@ TEST(TokenTimes, ComparesStepsWithThoseAroundThem) {
   std::vector<StepTime> steps(1000, {0.1, 4});
   for (size_t i = 0; i < steps.size(); i += 20) steps[i].seconds = 0.2;
   steps.insert(steps.end(), 1000, {0.01, 1});
-  const TokenTimes times = SummariseTokenTimes(steps);
+  std::vector<double> waits(90, 0.1);
+  waits.insert(waits.end(), 10, 0.3);
+  const TokenTimes times = SummariseTokenTimes(steps, waits);
   EXPECT_NEAR(times.p50, 0.1, 1e-9);
-  EXPECT_NEAR(times.p99, 0.2, 1e-9);
+  EXPECT_NEAR(times.p99, 0.3, 1e-9);
   EXPECT_NEAR(times.p99_over_median, 2, 1e-9);
+}
+
+TEST(GrowthRun, EndsAtTheNextStepWhenCancelled) {
+  const ScratchFolder folder;
+  const StatusOr<std::unique_ptr<Model>> model = Model::Open(SourcePath(kTales), {});
+  ASSERT_TRUE(model.ok()) << Message(model.status());
+  EngineOptions options;
+  options.budget_bytes = uint64_t{1} << 30;
+  options.context = 256;
+  options.store_dir = folder.path();
+  const auto engine = Engine::Open(**model, options);
+  ASSERT_TRUE(engine.ok()) << Message(engine.status());
+  GrowthSpec spec = GrowthSpec::ForContext(256);
+  spec.vocab = (*model)->spec().vocab;
+  spec.phases = {1};
+  spec.generated_tokens = 60;
+  const GrowthTrace trace = Trace(spec);
+  std::atomic<bool> cancelled = false;
+  uint64_t seen = 0;
+  GrowthReplay replay;
+  replay.batcher.max_batch = 1;
+  replay.cancelled = &cancelled;
+  replay.progress = [&](uint64_t tokens) {
+    EXPECT_FALSE(cancelled);  // no step after the one that saw it
+    seen = tokens;
+    cancelled = tokens >= 5;
+  };
+  EXPECT_EQ(RunGrowthTrace(**engine, trace, replay).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(seen, 5u);
+  cancelled = false;
+  replay.progress = nullptr;
+  EXPECT_TRUE(RunGrowthTrace(**engine, trace, replay).ok());
 }
 
 // Names of all elements of an XML text; a failure where tags don't match or an attribute is not quoted.
@@ -299,10 +336,29 @@ TEST_F(BenchGrowth, ComparesPoliciesOnTheSameWork) {
     EXPECT_EQ(row["text_hash"], rows[0]["text_hash"]);  // the same text, too
     EXPECT_LE(row["peak_bytes"].get<uint64_t>(), row["budget_bytes"].get<uint64_t>());
     EXPECT_EQ(row["phases"].size(), 3u);
+    uint64_t prompts = 0, store = 0;
+    for (const nlohmann::json& phase : row["phases"]) {
+      double seconds = 0;
+      for (const char* kind : {"prefill", "decode", "mixed"}) {
+        seconds += phase[kind]["seconds"].get<double>();
+        prompts += phase[kind]["prompt_tokens"].get<uint64_t>();
+      }
+      EXPECT_LE(seconds, phase["seconds"].get<double>());
+      EXPECT_GE(seconds, 0.8 * phase["seconds"].get<double>());  // the rest is the replay's own
+      EXPECT_EQ(phase["prefill"]["decoded_tokens"], 0);
+      EXPECT_EQ(phase["decode"]["prompt_tokens"], 0);
+      EXPECT_GT(phase["decode"]["decoded_tokens"], 0);
+      EXPECT_GT(phase["resident_neuron_fraction"].get<double>(), 0);
+      EXPECT_LT(phase["memory"]["idle_fraction"].get<double>(), 1);
+      store += phase["store_bytes"].get<uint64_t>();
+    }
+    EXPECT_EQ(row["phases"][0]["mixed"]["steps"], 0);  // one client reads or talks
+    EXPECT_EQ(prompts, row["prompt_tokens"]);
+    EXPECT_EQ(store, row["store_bytes"]);
     const nlohmann::json& series = row["series"];
     const size_t points = series["seconds"].size();
     EXPECT_GE(points, 10u);
-    EXPECT_LE(points, GrowthSeries::kMost);
+    EXPECT_LE(points, TimeSeries::kMost);
     for (const char* owner : {"kv", "cached", "neurons", "free"}) {
       ASSERT_EQ(series["blocks"][owner].size(), points) << owner;
     }
@@ -330,6 +386,47 @@ TEST_F(BenchGrowth, LruAndOracleRunToo) {
   }
 }
 
+TEST_F(BenchGrowth, InterruptedKeepsWhatItMeasured) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string report = folder_.Path(fmt::format("growth{}.json", signal));
+    testing::Program program({"bench", "growth", SourcePath("configs/bench/growth_smoke.toml"), "-m",
+                              SourcePath(kTales), "--policies", "elastic", "--repeat", "500", "--report", report});
+    for (int i = 0; i < 3000 && !std::filesystem::exists(report); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    program.Signal(signal);
+    const Outcome outcome = program.Wait();
+    EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::HasSubstr("interrupted"));
+    EXPECT_EQ(outcome.out, "");
+    const nlohmann::json json = nlohmann::json::parse(ReadFileBytes(report));
+    EXPECT_GE(json["policies"][0]["makespans"].size(), 1u);
+    EXPECT_GT(json["policies"][0]["makespan_seconds"].get<double>(), 0);
+  }
+}
+
+TEST_F(BenchGrowth, KvOfInterruptedClientsIsFoundInTheCacheOrOnDisk) {
+  const std::vector<std::string> tight = {"--policies", "static",      "--slots",     "1",        "-n",
+                                          "120",        "-c",          "256",         "--phases", "3",
+                                          "--json",     "--store-dir", folder_.path()};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tight.begin(), tight.end());
+    const Outcome outcome = Smoke(more);
+    ExpectDone(outcome);
+    return outcome.Json()["policies"][0];
+  };
+  const nlohmann::json plain = run({}), cached = run({"--prefix-cache"}), swapped = run({"--swap", "64MiB"});
+  EXPECT_GT(plain["recomputed_tokens"], 0);
+  EXPECT_EQ(plain["cached_tokens"], 0);
+  EXPECT_EQ(plain["swapped_tokens"], 0);
+  EXPECT_GT(cached["cached_tokens"], 0);
+  EXPECT_LT(cached["recomputed_tokens"], plain["recomputed_tokens"]);
+  EXPECT_GT(swapped["swapped_tokens"], 0);
+  EXPECT_LT(swapped["recomputed_tokens"], plain["recomputed_tokens"]);
+  EXPECT_EQ(cached["text_hash"], plain["text_hash"]);
+  EXPECT_EQ(swapped["text_hash"], plain["text_hash"]);
+}
+
 TEST_F(BenchGrowth, WhatIsWrongIsNamed) {
   const auto refused = [&](const std::string& text, std::initializer_list<std::string_view> parts) {
     SCOPED_TRACE(text);
@@ -346,6 +443,16 @@ TEST_F(BenchGrowth, WhatIsWrongIsNamed) {
   refused("scale = 0.0\n", {"scale", "0"});
   refused("repeat = 0\n", {"repeat", "0"});
   refused("phases = [0]\n", {"phase 1"});
+  refused("seed = 1\nprompt = \"x\"\n", {"growth.toml:2", "prompt", "bench growth"});
+  refused("policy = \"lru\"\n", {"growth.toml:1", "policy"});
+  refused("swap = \"many\"\n", {"--swap", "many"});
+  for (const std::vector<std::string>& early : std::vector<std::vector<std::string>>{{"-r", "2"}, {"--json"}}) {
+    std::vector<std::string> args = {"bench"};
+    args.insert(args.end(), early.begin(), early.end());
+    args.insert(args.end(), {"growth", Config("seed = 1\n"), "-m", SourcePath(kTales)});
+    ExpectMisused(RunProgram(args), {early[0] == "-r" ? "--repeat" : "--json", "growth"});
+  }
+  ExpectMisused(RunProgram({"bench", "growth", Config("seed = 1\n"), "--temp", "1"}), {"--temp"});
   ExpectRefused(RunProgram({"bench", "growth", Config("model = \"absent.gguf\"\n")}), {"absent.gguf", "No such file"});
   ExpectRefused(RunProgram({"bench", "growth", folder_.Path("absent.toml"), "-m", SourcePath(kTales)}),
                 {"absent.toml"});

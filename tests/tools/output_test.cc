@@ -119,6 +119,34 @@ TEST_F(Output, JsonIsOneObjectOfTheSchema) {
   EXPECT_EQ(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))), report);
 }
 
+TEST_F(Output, ReportHasATimeSeriesAndWhoHasTheMemory) {
+  const json report = Run({"-n", "40", "--memory", "75%", "--json"}).Json();
+  const json& series = report["series"];
+  // At the beginning, after the prompt, after each token but the last, which is not read.
+  ASSERT_EQ(series["seconds"].size(), 41u);
+  for (size_t i = 0; i < 41; ++i) {
+    EXPECT_EQ(series["generated_tokens"][i], i < 2 ? 0 : i - 1);
+    EXPECT_EQ(series["prompt_tokens"][i], i < 1 ? 0 : 10);
+    uint64_t blocks = 0;
+    for (const auto& owner : series["blocks"]) blocks += owner[i].get<uint64_t>();
+    EXPECT_EQ(blocks, report["pool_blocks"]);
+    EXPECT_GE(series["seconds"][i], series["seconds"][i > 0 ? i - 1 : 0]);
+  }
+  EXPECT_EQ(series["blocks"]["kv"][0], 0);
+  EXPECT_GT(series["blocks"]["kv"][40], 0);
+  EXPECT_EQ(series["store_bytes"][40], report["store"]["bytes_read"]);
+  EXPECT_EQ(static_cast<double>(series["resident_neurons"][40]) / 10240, report["resident_neuron_fraction"]);
+  const json& memory = report["memory"];
+  uint64_t bytes = 0;
+  for (const char* name : {"weights", "kv", "neuron", "scratch", "staging", "table", "tokenizer"}) {
+    bytes += memory[std::string(name) + "_bytes"].get<uint64_t>();
+  }
+  for (const char* parts : {"reserve", "idle"}) {
+    for (const auto& part : memory[parts]) bytes += part.get<uint64_t>();
+  }
+  EXPECT_EQ(bytes, report["budget_bytes"]);
+}
+
 TEST_F(Output, NoTokensAskedForGivesNone) {
   const Outcome outcome = Run({"-n", "0", "--memory", "100%"});
   ExpectDone(outcome);

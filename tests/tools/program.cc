@@ -40,6 +40,12 @@ const std::string& CacheFolder() {
   if (surroundings.obey_permissions && geteuid() == 0) {
     if (prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) != 0 || prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH) != 0) _exit(99);
   }
+  if (!surroundings.cgroup.empty()) {
+    // The group's list of processes; 0 means this one.
+    const int group = openat(AT_FDCWD, surroundings.cgroup.c_str(), O_DIRECTORY | O_PATH | O_CLOEXEC);
+    const int processes = openat(group, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    if (write(processes, "0", 1) != 1) _exit(99);
+  }
   if (!surroundings.folder.empty() && chdir(surroundings.folder.c_str()) != 0) _exit(99);
   execv(arguments[0], arguments);
   _exit(98);

@@ -30,6 +30,7 @@ struct Surroundings {
   std::optional<uint64_t> file_size_limit;  // RLIMIT_FSIZE, bytes
   bool obey_permissions = false;            // root, too, is bound by file modes
   std::string folder;                       // to run in
+  std::string cgroup;                       // folder of a control group to run in
   std::chrono::seconds timeout{60};
 };
 
