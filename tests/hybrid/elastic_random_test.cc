@@ -711,9 +711,9 @@ class RandomWork {
       order[i] = i;
     }
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] > values[b]; });
-    std::vector<NeuronId> expected;
+    std::vector<Placement> expected;
     for (size_t i = 0; i < room; ++i) {
-      if (!where_[order[i]]) expected.push_back(Neuron(order[i]));
+      if (!where_[order[i]]) expected.push_back({Neuron(order[i]), Tier::kDevice});
     }
     std::sort(expected.begin(), expected.end());
     EXPECT_EQ(residency_->Place(values), expected);
@@ -721,7 +721,7 @@ class RandomWork {
       if (where_[order[i]]) Forget(slots_.find(where_[order[i]]));
     }
     const size_t read = Below(4) == 0 ? Below(expected.size() + 1) : expected.size();  // it may fail half-way
-    for (size_t i = 0; i < read; ++i) EXPECT_TRUE(Admit(expected[i], true, {}));
+    for (size_t i = 0; i < read; ++i) EXPECT_TRUE(Admit(expected[i].neuron, true, {}));
   }
 
   // What one use adds to a frequency now.

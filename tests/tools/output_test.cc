@@ -59,6 +59,8 @@ void ExpectReport(const json& report) {
                            "active_fraction",
                            "resident_neuron_fraction",
                            "device_work_fraction",
+                           "tiers",
+                           "copies",
                            "memory_management_fraction",
                            "predictor",
                            "store",
@@ -117,6 +119,38 @@ TEST_F(Output, JsonIsOneObjectOfTheSchema) {
   EXPECT_EQ(report["token_ids"].size(), 12u);
   EXPECT_GT(report["store"]["bytes_read"].get<uint64_t>(), 0u);
   EXPECT_EQ(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))), report);
+}
+
+TEST_F(Output, TiersHaveTheirOwnNumbersAndPacedCopiesAreCalledSo) {
+  const std::vector<std::string> args = {"-n",          "60", "--device-memory", "60%", "--host-memory", "2MiB",
+                                         "--copy-gbps", "2"};
+  const Outcome outcome = Run(args);
+  ExpectDone(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("paced to 2 GB/s"));
+  std::vector<std::string> more = args;
+  more.push_back("--json");
+  const json report = Run(more).Json();
+  ExpectReport(report);
+  ASSERT_EQ(report["tiers"].size(), 2u);
+  const json &device = report["tiers"][0], &host = report["tiers"][1];
+  EXPECT_EQ(device["name"], "device");
+  EXPECT_EQ(host["name"], "host");
+  EXPECT_EQ(host["budget_bytes"], 2 << 20);
+  for (const json& tier : {device, host}) {
+    EXPECT_LE(tier["peak_bytes"].get<uint64_t>(), tier["budget_bytes"].get<uint64_t>());
+    EXPECT_GT(tier["neurons"].get<uint64_t>(), 0u);
+    EXPECT_GT(tier["work_fraction"].get<double>(), 0);
+  }
+  EXPECT_EQ(report["device_work_fraction"], device["work_fraction"]);
+  EXPECT_EQ(report["budget_bytes"].get<uint64_t>(),
+            device["budget_bytes"].get<uint64_t>() + host["budget_bytes"].get<uint64_t>());
+  EXPECT_EQ(report["copies"]["device"], "host RAM, copies paced to 2 GB/s");
+  EXPECT_GT(report["copies"]["up"].get<uint64_t>(), 0u);
+
+  const json alone = Run({"-n", "60", "--memory", "60%", "--json"}).Json();
+  EXPECT_EQ(alone["tiers"].size(), 1u);
+  EXPECT_TRUE(alone["copies"].is_null());
+  EXPECT_EQ(alone["logits_hash"], report["logits_hash"]);
 }
 
 TEST_F(Output, NoTokensAskedForGivesNone) {
@@ -234,6 +268,26 @@ TEST_F(Output, PlanAddsUpAndNamesTheSmallest) {
   const std::string smallest = std::to_string(plan["smallest_bytes"].get<uint64_t>());
   ExpectDone(Tales("plan", {"--memory", smallest, "-c", "256", "--clients", "2"}));
   testing::ExpectRefused(Tales("plan", {"--memory", "100KiB", "-c", "256", "--clients", "2"}), {smallest, "102400"});
+}
+
+TEST_F(Output, PlanOfTwoBudgetsAddsUpAndNamesTheSmallestOfBoth) {
+  const auto plan = [&](const std::string& device, const std::string& host, bool as_json) {
+    std::vector<std::string> args = {"--device-memory", device, "--host-memory", host, "-c", "256"};
+    if (as_json) args.push_back("--json");
+    return Tales("plan", args);
+  };
+  EXPECT_THAT(plan("7MiB", "2MiB", false).out, HasSubstr("and on the host"));
+  const json roomy = plan("7MiB", "2MiB", true).Json();
+  uint64_t sum = 0;
+  for (const json& need : roomy["host"]["needs"]) sum += need["bytes"].get<uint64_t>();
+  EXPECT_EQ(sum, roomy["host"]["total_bytes"]);
+  EXPECT_LE(sum, uint64_t{2} << 20);
+  EXPECT_GT(roomy["host"]["slots"].get<uint64_t>(), 1000u);
+  const uint64_t device = roomy["smallest_bytes"], host = roomy["host"]["smallest_bytes"];
+  ExpectDone(plan(std::to_string(device), std::to_string(host), false));
+  testing::ExpectRefused(plan(std::to_string(device - 1), "2MiB", false), {"device budget", std::to_string(device)});
+  testing::ExpectRefused(plan(std::to_string(device), std::to_string(host - 1), false),
+                         {"host budget", std::to_string(host)});
 }
 
 TEST_F(Output, LogitsAgreeWithTheGoldenOnes) {
