@@ -129,7 +129,7 @@ void NeuronResidency::Shrink(uint32_t blocks) {
     arrivals.clear();
     WaitForCopies();
   }
-  const ShrinkPlan plan = PlanShrink(table_, Tier::kDevice, heat_, coldest_, blocks);
+  const ShrinkPlan plan = PlanShrink(table_, Tier::kDevice, heat_, coldest_, blocks, leaving_);
   Show(arrivals);
   // Forget first, so that nothing can follow an entry to bytes that are about to be overwritten.
   std::vector<SlotId> from;
@@ -321,7 +321,13 @@ void NeuronResidency::CheckInvariants() const {
     const Tier from = copy.to == Tier::kDevice ? Tier::kHost : Tier::kDevice;
     EM_CHECK(copy.cancelled || table_.Lookup(copy.neuron).tier() == from);
   }
-  for (const uint32_t block : leaving_) EM_CHECK(coldest_.contains(block));
+  const SlotGrid& grid = table_.grid(Tier::kDevice);
+  for (const uint32_t block : leaving_) {
+    EM_CHECK(coldest_.contains(block));
+    for (const RecordCopies::Copy& copy : host_->copies.all()) {
+      EM_CHECK(copy.to != Tier::kDevice || grid.block(copy.slot) != block);
+    }
+  }
 }
 
 }  // namespace elasticmem

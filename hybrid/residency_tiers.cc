@@ -140,7 +140,6 @@ void NeuronResidency::MoveBetweenTiers() {
   if (!host_) return;
   const Stopwatch watch(statistics_.nanos);
   TakeInArrived();
-  if (host_->copies.size() == 0) promised_.clear();  // their places went to others
   if (!fixed()) {
     const auto most = climbers_.begin() + std::min<long>(RecordCopies::kMost, static_cast<long>(climbers_.size()));
     std::partial_sort(climbers_.begin(), most, climbers_.end(),
@@ -149,6 +148,7 @@ void NeuronResidency::MoveBetweenTiers() {
     while (!host_->copies.full() && SendNext(climbers)) {
     }
   }
+  if (host_->copies.size() == 0) promised_.clear();  // their places went to others
   climbers_.clear();
 }
 
