@@ -55,7 +55,7 @@ const std::vector<Option>& Options() {
       {"--host-memory", "SIZE", "a second tier, in RAM, for neurons that find no place on the device: all that it may take",
        kSized & ~kGrowth, &S::host_memory, "Memory"},
       {"--copy-gbps", "X", "pace copies between the two to X GB/s, where the device is RAM and they would be faster",
-       kSized & ~kGrowth, &S::copy_gbps, "Memory"},
+       kEngine & ~kGrowth, &S::copy_gbps, "Memory"},
       {"-c,--context", "N", "tokens of a sequence at most; default: what the model was trained for", kSized, &S::context,
        "Memory"},
       {"--kv-type", "T", "f32, f16 or q8_0", kSized, &S::kv_type, "Memory"},

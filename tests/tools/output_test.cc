@@ -337,6 +337,17 @@ TEST_F(Output, BenchMeasures) {
   ExpectReport(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))));
 }
 
+TEST_F(Output, SpeedsMeasuredWithPacedCopiesSaySo) {
+  const std::vector<std::string> tiers = {"--device-memory", "60%", "--host-memory", "2MiB",
+                                          "--copy-gbps",     "3",   "--store-dir",   folder_.path()};
+  std::vector<std::string> bench = {"--prompt", "4", "-n", "2", "-r", "1"};
+  bench.insert(bench.end(), tiers.begin(), tiers.end());
+  EXPECT_THAT(Tales("bench", bench).out, HasSubstr("paced to 3 GB/s"));
+  std::vector<std::string> perplexity = {"-f", SourcePath("tests/golden/heldout.txt"), "-c", "32", "--windows", "1"};
+  perplexity.insert(perplexity.end(), tiers.begin(), tiers.end());
+  EXPECT_THAT(Tales("perplexity", perplexity).out, HasSubstr("paced to 3 GB/s"));
+}
+
 TEST_F(Output, ChatOfATemplateTalksInTurns) {
   GgufBuilder builder = testing::BuilderOf(testing::kTinyRelu);
   builder.Set("tokenizer.chat_template",
