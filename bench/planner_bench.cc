@@ -79,7 +79,7 @@ class Scene {
   double Plan() {
     const uint32_t left = kPageTokens - ++position_;  // tokens in the page
     const double seconds = SecondsOf([&] {
-      std::array<uint32_t, 12> needed{};
+      std::array<uint32_t, 8> needed{};
       for (uint32_t s = left; s < needed.size(); ++s) needed[s] = kLayers;
       const uint32_t ready = BlocksToHaveReady(needed, pool_->free());
       residency_->MakeFree(ready);

@@ -45,11 +45,13 @@ std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Hea
 }
 
 ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks,
-                      uint32_t count) {
+                      uint32_t count, std::span<const uint32_t> first) {
   ShrinkPlan plan;
   std::vector<std::pair<float, NeuronId>> homeless;
   while (plan.blocks.size() < count) {
-    const std::optional<uint32_t> block = Coldest(table, tier, heat, neuron_blocks);
+    const size_t chosen = plan.blocks.size();
+    const std::optional<uint32_t> block =
+        chosen < first.size() ? std::optional(first[chosen]) : Coldest(table, tier, heat, neuron_blocks);
     if (!block) break;
     neuron_blocks.Remove(*block);
     plan.blocks.push_back(*block);

@@ -29,10 +29,11 @@ struct ShrinkPlan {
   std::vector<NeuronId> homeless;
 };
 
-// The `count` blocks of `neuron_blocks` whose neurons are worth least together. They are taken out of `neuron_blocks`.
-// Looks at a bounded number of blocks for each that it chooses.
+// The `count` blocks of `neuron_blocks` whose neurons are worth least together; before all others those of `first`,
+// which are among them. They are taken out of `neuron_blocks`. Looks at a bounded number of blocks for each that it
+// chooses.
 ShrinkPlan PlanShrink(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks,
-                      uint32_t count);
+                      uint32_t count, std::span<const uint32_t> first = {});
 
 // The worth of the block that PlanShrink would choose first; nothing where there is none.
 std::optional<float> ColdestWorth(const NeuronTable& table, Tier tier, const Heat& heat, ColdestBlocks& neuron_blocks);

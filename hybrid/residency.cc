@@ -1,20 +1,12 @@
 #include "hybrid/residency.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/stopwatch.h"
 
 namespace elasticmem {
 namespace {
-
-// Neurons looked at for one newcomer, in turn; of 8 the coldest is among the coldest eighth on average.
-constexpr uint32_t kVictimWindow = 8;
-// Blocks without a neuron that the search steps over at most.
-constexpr uint32_t kMostSkips = 64;
-// Of the newcomers that are half as hot as what is usually found, one in so many looks for a colder one.
-constexpr uint32_t kHopelessLooks = 16;
 
 Heat::Kind HeatKind(Policy policy) {
   switch (policy) {
@@ -29,45 +21,71 @@ Heat::Kind HeatKind(Policy policy) {
   return Heat::Kind::kFrequency;
 }
 
-uint64_t OwnTableBytes(uint64_t blocks, uint64_t neurons) {
-  return blocks * sizeof(BlockLease) + ColdestBlocks::MemoryBytes(static_cast<uint32_t>(blocks)) +
-         Missed::MemoryBytes(neurons);
-}
-
 }  // namespace
 
+uint64_t NeuronResidency::HostFixedBytes(uint32_t neurons_per_layer, uint32_t records_per_block) {
+  const uint64_t listed = neurons_per_layer + RecordCopies::kMost + uint64_t{kMostLeaving} * records_per_block;
+  return listed * sizeof(NeuronId) + RecordCopies::kMost * sizeof(RecordCopies::Copy);
+}
+
 StatusOr<std::unique_ptr<NeuronResidency>> NeuronResidency::Create(Budget& budget, BlockPool* pool,
-                                                                   const ResidencyOptions& options) {
+                                                                   const ResidencyOptions& options,
+                                                                   const std::optional<HostTierOptions>& host) {
+  const uint64_t neurons = uint64_t{options.layers} * options.neurons_per_layer;
+  Budget& others = host ? *host->budget : budget;
   SlotGrid grid;
   grid.block_bytes = pool->block_bytes();
   grid.slot_bytes = options.slot_bytes;
   grid.records_per_block = static_cast<uint32_t>(pool->block_bytes() / options.slot_bytes);
   grid.capacity_blocks = pool->capacity();
-  EM_ASSIGN_OR_RETURN(NeuronTable table, NeuronTable::Create(budget, options.layers, options.neurons_per_layer));
+  EM_ASSIGN_OR_RETURN(NeuronTable table, NeuronTable::Create(others, options.layers, options.neurons_per_layer));
   EM_RETURN_IF_ERROR(table.AttachPool(budget, Tier::kDevice, grid));
   EM_ASSIGN_OR_RETURN(FragmentMap fragments, FragmentMap::Create(budget, Tier::kDevice, grid));
-  EM_ASSIGN_OR_RETURN(Heat heat, Heat::Create(budget, options.layers, options.neurons_per_layer,
+  EM_ASSIGN_OR_RETURN(Heat heat, Heat::Create(others, options.layers, options.neurons_per_layer,
                                               HeatKind(options.policy), options.count_activations));
+  EM_ASSIGN_OR_RETURN(Reservation device_tables,
+                      budget.Reserve(MemoryCategory::kTables, pool->capacity() * sizeof(BlockLease) +
+                                                                  ColdestBlocks::MemoryBytes(pool->capacity())));
   EM_ASSIGN_OR_RETURN(
-      Reservation tables,
-      budget.Reserve(MemoryCategory::kTables,
-                     OwnTableBytes(pool->capacity(), uint64_t{options.layers} * options.neurons_per_layer)));
-  return std::unique_ptr<NeuronResidency>(
-      new NeuronResidency(pool, options, std::move(table), std::move(fragments), std::move(heat), std::move(tables)));
+      Reservation other_tables,
+      others.Reserve(MemoryCategory::kTables,
+                     Missed::MemoryBytes(neurons) +
+                         (host ? HostFixedBytes(options.neurons_per_layer, grid.records_per_block) : 0)));
+  std::optional<HostTier> tier;
+  if (host) {
+    SlotGrid slots;
+    slots.slot_bytes = options.slot_bytes;
+    slots.block_bytes = host->slots * options.slot_bytes;
+    slots.records_per_block = host->slots;
+    slots.capacity_blocks = 1;
+    EM_ASSIGN_OR_RETURN(AlignedBuffer memory,
+                        AlignedBuffer::Allocate(others, MemoryCategory::kNeurons, slots.block_bytes));
+    EM_RETURN_IF_ERROR(table.AttachPool(others, Tier::kHost, slots));
+    EM_ASSIGN_OR_RETURN(FragmentMap map, FragmentMap::Create(others, Tier::kHost, slots));
+    map.Offer(0, 0, slots.block_bytes, SlotSource::kNeuronBlock);
+    tier.emplace(HostTier{std::move(memory), std::move(map), RecordCopies(host->device->NewStream())});
+  }
+  return std::unique_ptr<NeuronResidency>(new NeuronResidency(
+      pool, options,
+      {std::move(table), std::move(fragments), std::move(heat), std::move(device_tables), std::move(other_tables)},
+      std::move(tier)));
 }
 
-NeuronResidency::NeuronResidency(BlockPool* pool, const ResidencyOptions& options, NeuronTable table,
-                                 FragmentMap fragments, Heat heat, Reservation tables)
+NeuronResidency::NeuronResidency(BlockPool* pool, const ResidencyOptions& options, Tables tables,
+                                 std::optional<HostTier> host)
     : pool_(pool),
       options_(options),
-      tables_(std::move(tables)),
-      table_(std::move(table)),
-      fragments_(std::move(fragments)),
-      heat_(std::move(heat)),
+      device_tables_(std::move(tables.device)),
+      other_tables_(std::move(tables.others)),
+      table_(std::move(tables.table)),
+      fragments_(std::move(tables.fragments)),
+      heat_(std::move(tables.heat)),
       leases_(pool->capacity()),
       coldest_(pool->capacity()),
-      missed_(options.layers, options.neurons_per_layer) {
+      missed_(options.layers, options.neurons_per_layer),
+      host_(std::move(host)) {
   if (fixed()) reserve_ = options.static_kv_blocks;
+  if (host_) climbers_.reserve(options.neurons_per_layer);
 }
 
 void NeuronResidency::AddBlock(BlockLease lease) {
@@ -105,18 +123,26 @@ std::optional<float> NeuronResidency::ColdestBlockActivity() {
 void NeuronResidency::Shrink(uint32_t blocks) {
   const Stopwatch watch(statistics_.nanos);
   const SlotGrid& grid = table_.grid(Tier::kDevice);
-  const ShrinkPlan plan = PlanShrink(table_, Tier::kDevice, heat_, coldest_, blocks);
+  std::vector<uint32_t> arrivals = HideArrivals();
+  if (!arrivals.empty() && coldest_.size() < blocks) {
+    Show(arrivals);
+    arrivals.clear();
+    WaitForCopies();
+  }
+  const ShrinkPlan plan = PlanShrink(table_, Tier::kDevice, heat_, coldest_, blocks, leaving_);
+  Show(arrivals);
   // Forget first, so that nothing can follow an entry to bytes that are about to be overwritten.
   std::vector<SlotId> from;
   for (const NeuronId neuron : plan.homeless) {
     from.push_back(grid.slot_at(table_.Lookup(neuron).address()));
-    table_.Clear(neuron);
+    Clear(neuron);
   }
   for (const uint32_t block : plan.blocks) fragments_.TakeBack(block, 0, grid.block_bytes, table_);
+  std::erase_if(leaving_, [&](uint32_t block) { return !coldest_.contains(block); });
   size_t moved = 0;
   for (bool room = true; room && moved < plan.homeless.size(); moved += room) {
-    std::byte* to = Admit(plan.homeless[moved], [](NeuronId) { return false; });
-    if (to) std::memcpy(to, Address(from[moved]), grid.slot_bytes);
+    std::byte* to = Admit(Tier::kDevice, plan.homeless[moved], [&](NeuronId id) { return IsLeaving(id); });
+    if (to) std::memcpy(to, Address(Tier::kDevice, from[moved]), grid.slot_bytes);
     room = to != nullptr;
   }
   for (size_t i = moved + 1; i < plan.homeless.size(); ++i) missed_.Add(plan.homeless[i], heat_);
@@ -136,69 +162,78 @@ void NeuronResidency::OfferPageEnd(uint32_t block, uint64_t begin) {
 }
 
 void NeuronResidency::TakeBack(uint32_t block, uint64_t begin, uint64_t end) {
-  for (const SlotId slot : fragments_.Loans(block, begin, end)) {
-    const auto neuron = table_.neuron_at(Tier::kDevice, slot);
-    if (!neuron) continue;
-    table_.Clear(*neuron);
-    missed_.Add(*neuron, heat_);
-    ++statistics_.dropped;
+  const std::vector<SlotId> loans = fragments_.Loans(block, begin, end);
+  for (const SlotId slot : loans) {
+    if (const auto neuron = table_.neuron_at(Tier::kDevice, slot)) Drop(*neuron);
+  }
+  if (host_ && !loans.empty()) {
+    host_->copies.TakeSlots(Tier::kDevice,
+                            [&](SlotId slot) { return std::find(loans.begin(), loans.end(), slot) != loans.end(); });
   }
   fragments_.TakeBack(block, begin, end, table_);
 }
 
-std::byte* NeuronResidency::AdmitIfFree(NeuronId id) {
-  const std::optional<SlotId> slot = fragments_.Lend();
-  if (!slot) return nullptr;
-  table_.Set(id, Tier::kDevice, *slot);
-  ++statistics_.promoted;
-  return Address(*slot);
+// It is no longer where the table says; a copy from there is of no use.
+void NeuronResidency::Clear(NeuronId id) {
+  if (host_) host_->copies.Cancel(id);
+  table_.Clear(id);
 }
 
-// Looks at the next few neurons in memory, whatever their blocks are used for.
-std::optional<Resident> NeuronResidency::FindVictim(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
-  const SlotGrid& grid = table_.grid(Tier::kDevice);
-  std::array<Resident, kVictimWindow> candidates;
-  uint32_t count = 0;
-  for (uint32_t skips = 0; count < kVictimWindow && skips < kMostSkips;) {
-    if (clock_position_ == 0 && table_.resident_in(Tier::kDevice, clock_block_) == 0) {
-      ++skips;
-      clock_block_ = (clock_block_ + 1) % grid.capacity_blocks;
-      continue;
-    }
-    const SlotId slot = grid.slot(clock_block_, clock_position_);
-    if (const auto neuron = table_.neuron_at(Tier::kDevice, slot)) candidates[count++] = {slot, *neuron};
-    if (++clock_position_ == grid.records_per_block) {
-      clock_position_ = 0;
-      clock_block_ = (clock_block_ + 1) % grid.capacity_blocks;
-      ++skips;
-    }
-  }
-  const auto seen = std::span<const Resident>(candidates).first(count);
-  const std::optional<Resident> victim = PickVictim(heat_, id, seen, is_protected);
-  if (!victim && count == kVictimWindow) {
-    float coldest = heat_.value(seen[0].neuron);
-    for (const Resident& resident : seen) coldest = std::min(coldest, heat_.value(resident.neuron));
-    usual_coldest_ += (coldest - usual_coldest_) / 8;
-  }
-  return victim;
+void NeuronResidency::Drop(NeuronId id) {
+  Clear(id);
+  missed_.Add(id, heat_);
+  ++statistics_.dropped;
+}
+
+std::optional<SlotId> NeuronResidency::Lend(Tier tier, SlotSource last) {
+  const std::optional<SlotId> slot = SlotsOf(tier).Lend(last);
+  if (!slot || !host_ || !host_->copies.IsWritten(tier, *slot)) return slot;
+  // It was taken back and offered again while a copy was on its way there.
+  SlotsOf(tier).Return(*slot, table_);
+  return std::nullopt;
+}
+
+std::byte* NeuronResidency::AdmitIfFree(NeuronId id) { return AdmitIfFree(landing(), id); }
+
+std::byte* NeuronResidency::AdmitIfFree(Tier tier, NeuronId id) {
+  const std::optional<SlotId> slot = Lend(tier);
+  if (!slot) return nullptr;
+  table_.Set(id, tier, *slot);
+  ++statistics_.promoted;
+  return Address(tier, *slot);
 }
 
 std::byte* NeuronResidency::Admit(NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
-  if (fixed()) return nullptr;
-  if (std::byte* free = AdmitIfFree(id)) return free;
-  // Most that ask are far colder than what they would find: only now and then one of those is let look.
-  const bool hopeless = heat_.value(id) < usual_coldest_ / 2 && ++refused_unseen_ % kHopelessLooks != 0;
-  const std::optional<Resident> victim = hopeless ? std::nullopt : FindVictim(id, is_protected);
+  return fixed() ? nullptr : Admit(landing(), id, is_protected);
+}
+
+std::byte* NeuronResidency::Admit(Tier tier, NeuronId id, const std::function<bool(NeuronId)>& is_protected) {
+  if (std::byte* free = AdmitIfFree(tier, id)) return free;
+  VictimSearch& victims = tier == Tier::kDevice ? victims_ : host_->victims;
+  const std::optional<Resident> victim =
+      victims.Find(table_, heat_, id, [&](NeuronId other) { return IsMoving(other) || is_protected(other); });
   if (!victim) {
     missed_.Add(id, heat_);
     return nullptr;
   }
-  table_.Clear(victim->neuron);
-  missed_.Add(victim->neuron, heat_);
-  table_.Set(id, Tier::kDevice, victim->slot);
+  Drop(victim->neuron);
+  table_.Set(id, tier, victim->slot);
   ++statistics_.promoted;
-  ++statistics_.dropped;
-  return Address(victim->slot);
+  return Address(tier, victim->slot);
+}
+
+bool NeuronResidency::Load(const Placement& placement, std::span<const std::byte> record) {
+  const std::optional<SlotId> slot = Lend(placement.tier);
+  if (!slot) return false;
+  std::byte* const to = Address(placement.tier, *slot);
+  if (host_ && placement.tier == Tier::kDevice) {
+    host_->copies.CopyNow(to, record);
+  } else {
+    std::memcpy(to, record.data(), record.size());
+  }
+  table_.Set(placement.neuron, placement.tier, *slot);
+  ++statistics_.promoted;
+  return true;
 }
 
 std::optional<NeuronId> NeuronResidency::NextPromotion() {
@@ -206,25 +241,39 @@ std::optional<NeuronId> NeuronResidency::NextPromotion() {
   return missed_.TakeHottest(table_, heat_);
 }
 
-std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
+std::vector<Placement> NeuronResidency::Place(std::span<const float> values) {
+  if (host_) {
+    Vacate(0);
+    WaitForCopies();
+  }
   heat_.Assign(values);
   missed_.ForgetFloor();
-  usual_coldest_ = 0;
+  victims_.Forget();
+  if (host_) host_->victims.Forget();
   const size_t neurons = values.size();
   const uint32_t per_layer = table_.neurons_per_layer();
   std::vector<uint32_t> order(neurons);
   for (uint32_t i = 0; i < neurons; ++i) order[i] = i;
-  const size_t room = std::min<size_t>(slots(), neurons);
-  std::nth_element(order.begin(), order.begin() + static_cast<long>(room), order.end(),
-                   [&](uint32_t a, uint32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
-  const auto id = [&](uint32_t flat) { return NeuronId{flat / per_layer, flat % per_layer}; };
-  for (size_t i = room; i < neurons; ++i) {
-    const NeuronEntry entry = table_.Lookup(id(order[i]));
-    if (entry.tier() != Tier::kDevice) continue;
-    const SlotId slot = table_.grid(Tier::kDevice).slot_at(entry.address());
-    table_.Clear(id(order[i]));
-    fragments_.Return(slot, table_);
-    ++statistics_.dropped;
+  const auto device_end = order.begin() + std::min<long>(slots(), static_cast<long>(neurons));
+  const auto host_end = device_end + std::min<long>(host_slots(), order.end() - device_end);
+  const auto is_worth_more = [&](uint32_t a, uint32_t b) {
+    return values[a] != values[b] ? values[a] > values[b] : a < b;
+  };
+  std::nth_element(order.begin(), device_end, order.end(), is_worth_more);
+  std::nth_element(device_end, host_end, order.end(), is_worth_more);
+  std::vector<Tier> belongs(neurons, Tier::kStore);
+  for (auto it = order.begin(); it != host_end; ++it) belongs[*it] = it < device_end ? Tier::kDevice : Tier::kHost;
+  std::vector<Placement> missing;
+  for (uint32_t i = 0; i < neurons; ++i) {
+    const NeuronId id{i / per_layer, i % per_layer};
+    const NeuronEntry entry = table_.Lookup(id);
+    if (entry.tier() == belongs[i]) continue;
+    if (entry.tier() != Tier::kStore) {
+      Clear(id);
+      SlotsOf(entry.tier()).Return(table_.grid(entry.tier()).slot_at(entry.address()), table_);
+      ++statistics_.dropped;
+    }
+    if (belongs[i] != Tier::kStore) missing.push_back({id, belongs[i]});
   }
   // Worths may have fallen: bounds start anew.
   for (uint32_t block = 0; block < leases_.size(); ++block) {
@@ -232,11 +281,6 @@ std::vector<NeuronId> NeuronResidency::Place(std::span<const float> values) {
     coldest_.Remove(block);
     coldest_.Add(block, 0);
   }
-  std::vector<NeuronId> missing;
-  for (size_t i = 0; i < room; ++i) {
-    if (table_.Lookup(id(order[i])).tier() == Tier::kStore) missing.push_back(id(order[i]));
-  }
-  std::sort(missing.begin(), missing.end());
   return missing;
 }
 
@@ -245,7 +289,8 @@ void NeuronResidency::Advance(uint32_t tokens) {
   if (scale == 1) return;
   coldest_.Scale(scale);
   missed_.Scale(scale);
-  usual_coldest_ *= scale;
+  victims_.Scale(scale);
+  if (host_) host_->victims.Scale(scale);
 }
 
 uint32_t NeuronResidency::fragment_slots() const {
@@ -265,6 +310,23 @@ void NeuronResidency::CheckInvariants() const {
   for (uint32_t block = 0; block < leases_.size(); ++block) {
     EM_CHECK(leases_[block].valid() == coldest_.contains(block));
     if (leases_[block].valid()) EM_CHECK(pool_->owner(leases_[block].id()) == BlockOwner::kNeuron);
+  }
+  const uint32_t arriving = host_ ? host_->copies.lent(Tier::kDevice) : 0;
+  EM_CHECK(fragment_slots_used() + fragments_.lent(SlotSource::kNeuronBlock) == resident(Tier::kDevice) + arriving);
+  if (!host_) return;
+  host_->slots.CheckInvariants(table_);
+  EM_CHECK(host_->slots.lent(SlotSource::kNeuronBlock) == resident(Tier::kHost) + host_->copies.lent(Tier::kHost));
+  for (const RecordCopies::Copy& copy : host_->copies.all()) {
+    EM_CHECK(!table_.neuron_at(copy.to, copy.slot) && (copy.slot_taken || SlotsOf(copy.to).lent(copy.slot)));
+    const Tier from = copy.to == Tier::kDevice ? Tier::kHost : Tier::kDevice;
+    EM_CHECK(copy.cancelled || table_.Lookup(copy.neuron).tier() == from);
+  }
+  const SlotGrid& grid = table_.grid(Tier::kDevice);
+  for (const uint32_t block : leaving_) {
+    EM_CHECK(coldest_.contains(block));
+    for (const RecordCopies::Copy& copy : host_->copies.all()) {
+      EM_CHECK(copy.to != Tier::kDevice || grid.block(copy.slot) != block);
+    }
   }
 }
 

@@ -123,7 +123,12 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
     const size_t first_next = next;
     for (; next < union_size_ && union_[next] / kNeuronGroup == g; ++next) {
       const uint32_t neuron = union_[next];
-      records_[neuron] = residency_->Record({layer, neuron});
+      const NeuronEntry entry = residency_->table().Lookup({layer, neuron});
+      records_[neuron] = residency_->Record(entry);
+      if (entry.tier() == Tier::kHost) {
+        ++statistics_.on_host;
+        residency_->WantOnDevice({layer, neuron});
+      }
       if (records_[neuron]) continue;
       marks_[neuron] = kLate;
       missing_.push_back({store_->TailOffset(layer, neuron), neuron, 0});
@@ -346,6 +351,7 @@ Status SparseFfn::Run(const Rows& rows, bool all_neurons) {
     EnqueueReads();
   }
   if (!status.ok()) ring_->Clear();
+  residency_->MoveBetweenTiers();
   return status;
 }
 

@@ -25,6 +25,7 @@ struct SparseFfnStatistics {
   uint64_t possible = 0;           // tokens * neurons
   uint64_t wanted = 0;             // records that layers asked for (the union over a step's tokens)
   uint64_t resident = 0;           // of those, found in memory
+  uint64_t on_host = 0;            // of these, on the host, beside the device
   uint64_t record_bytes_read = 0;  // of records asked from the store, before alignment and gaps
   uint64_t management_nanos = 0;   // spent on splitting by residency and on keeping late records
 };

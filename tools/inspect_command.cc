@@ -35,12 +35,16 @@ std::string ShapeText(const GgufTensor& tensor) {
   return text;
 }
 
+Json NeedsJson(const std::vector<MemoryNeed>& needs) {
+  Json json = Json::array();
+  for (const MemoryNeed& need : needs) json.push_back({{"what", need.what}, {"bytes", need.bytes}});
+  return json;
+}
+
 Json PlanJson(const MemoryPlan& plan) {
-  Json needs = Json::array();
-  for (const MemoryNeed& need : plan.needs) needs.push_back({{"what", need.what}, {"bytes", need.bytes}});
   return {{"total_bytes", plan.TotalBytes()},
           {"mode", Name(plan.mode)},
-          {"needs", needs},
+          {"needs", NeedsJson(plan.needs)},
           {"dense_resident_bytes", plan.dense_resident_bytes},
           {"dense_streamed_bytes", plan.dense_streamed_bytes},
           {"prefill_chunk", plan.prefill_chunk},
@@ -64,18 +68,26 @@ std::string PlanText(const ModelSpec& spec, const MemoryPlan& plan, const Memory
     const uint64_t spare = plan.pool_blocks > needed ? plan.pool_blocks - needed : 0;
     text += fmt::format("  neurons begin to leave after {} tokens of KV\n",
                         spare / spec.layers * plan.geometry.page_tokens);
-    std::vector<std::vector<std::string>> rows = {{"KV filled", "tokens", "neurons in memory"}};
+    const bool host = plan.host_slots > 0;
+    std::vector<std::vector<std::string>> rows = {
+        {"KV filled", "tokens", host ? "neurons on the device" : "neurons in memory"}};
+    if (host) rows[0].push_back("on the host");
     const uint64_t all = uint64_t{clients} * context;
     for (const int percent : {0, 25, 50, 75, 100}) {
       const uint64_t tokens = all * percent / 100;
       rows.push_back(
           {fmt::format("{} %", percent), std::to_string(tokens),
            fmt::format("{:.1f} %", plan.ResidentShare(spec, clients, static_cast<uint32_t>(tokens / clients)) * 100)});
+      const double share = plan.ResidentShare(spec, clients, static_cast<uint32_t>(tokens / clients));
+      if (host) rows.back().push_back(fmt::format("{:.1f} %", std::min(1 - share, plan.HostShare(spec)) * 100));
     }
     text += "\n" + FormatTable(rows);
   }
   text += fmt::format("\n  smallest budget that works: {} ({} bytes)\n", FormatBytes(smallest.TotalBytes()),
                       smallest.TotalBytes());
+  if (smallest.HostBytes() > 0) {
+    text += fmt::format("  and on the host: {} ({} bytes)\n", FormatBytes(smallest.HostBytes()), smallest.HostBytes());
+  }
   return text;
 }
 
@@ -207,6 +219,13 @@ Status PlanCommand(const Settings& settings) {
     Json json = PlanJson(plan);
     json["budget_bytes"] = options.budget_bytes;
     json["smallest_bytes"] = smallest.TotalBytes();
+    if (options.host_budget_bytes > 0) {
+      json["host"] = {{"budget_bytes", options.host_budget_bytes},
+                      {"total_bytes", plan.HostBytes()},
+                      {"smallest_bytes", smallest.HostBytes()},
+                      {"slots", plan.host_slots},
+                      {"needs", NeedsJson(plan.host_needs)}};
+    }
     std::printf("%s\n", Print(json).c_str());
   } else {
     std::printf("%s", PlanText(model->spec(), plan, smallest, clients, context).c_str());

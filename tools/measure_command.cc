@@ -68,6 +68,11 @@ Spread SpreadOf(std::vector<double> values) {
   return {n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(), values.back()};
 }
 
+// What a speed was measured on, where that is made up.
+std::string OnDevice(const Report& report) {
+  return report.device.empty() ? "" : fmt::format(" with a device that is {}", report.device);
+}
+
 Status CheckInterrupted() {
   return interrupted.load() ? Error(StatusCode::kCancelled, "interrupted") : absl::OkStatus();
 }
@@ -154,8 +159,9 @@ Status PerplexityCommand(const Settings& settings) {
     json["window"] = window;
     std::printf("%s\n", json.dump(2).c_str());
   } else {
-    std::printf("perplexity %.4f +- %.4f (nll %.6f), %zu windows of %u tokens, %.1f tokens/s\n", std::exp(mean),
-                std::exp(mean) * error, mean, windows, window, report.prefill.tokens_per_second());
+    std::printf("perplexity %.4f +- %.4f (nll %.6f), %zu windows of %u tokens, %.1f tokens/s%s\n", std::exp(mean),
+                std::exp(mean) * error, mean, windows, window, report.prefill.tokens_per_second(),
+                OnDevice(report).c_str());
   }
   if (!settings.report.empty()) EM_RETURN_IF_ERROR(WriteTextFile(settings.report, report.ToJson() + "\n"));
   return absl::OkStatus();
@@ -223,6 +229,7 @@ Status BenchCommand(const Settings& settings) {
     std::printf("%s", FormatTable({{"tokens/s", "median", "low", "high"},
                                    row(fmt::format("prefill {}", prompt), p),
                                    row(fmt::format("decode {}", generate), d)}).c_str());
+    if (!report.device.empty()) std::printf("  measured%s\n", OnDevice(report).c_str());
     std::fprintf(stderr, "\n%s", report.ToTable().c_str());
   }
   if (!settings.report.empty()) EM_RETURN_IF_ERROR(WriteTextFile(settings.report, report.ToJson() + "\n"));

@@ -19,18 +19,24 @@ namespace {
 // Left to the rest of the process and the machine where the user names no budget.
 uint64_t Margin(uint64_t available) { return std::max<uint64_t>(256_MiB, available / 10); }
 
-// The smallest of the bounds that the user gave; without a GPU all tiers above the store are the same RAM.
+// What the user says of one tier; nothing where that is nothing.
+StatusOr<std::optional<uint64_t>> TierBytes(std::string_view flag, const std::string& text, uint64_t file_bytes) {
+  if (text.empty()) return std::optional<uint64_t>();
+  const StatusOr<uint64_t> bytes = ParseBytes(text, file_bytes);
+  if (!bytes.ok()) return WithContext(bytes.status(), flag);
+  if (*bytes == 0) return InvalidInput("{} is \"{}\"; expected more than nothing", flag, text);
+  return std::optional(*bytes);
+}
+
+// The device's budget. Without a GPU it is RAM, and without a host tier it is all there is.
 StatusOr<uint64_t> BudgetBytes(const Settings& settings, uint64_t file_bytes) {
-  std::optional<uint64_t> budget;
-  for (const auto& [text, flag] : {std::pair{&settings.memory, "--memory"},
-                                   {&settings.device_memory, "--device-memory"},
-                                   {&settings.host_memory, "--host-memory"}}) {
-    if (text->empty()) continue;
-    const StatusOr<uint64_t> bytes = ParseBytes(*text, file_bytes);
-    if (!bytes.ok()) return WithContext(bytes.status(), flag);
-    if (*bytes == 0) return InvalidInput("{} is \"{}\"; expected more than nothing", flag, *text);
-    budget = budget ? std::min(*budget, *bytes) : *bytes;
+  if (!settings.memory.empty() && !settings.device_memory.empty()) {
+    return InvalidInput("--memory and --device-memory both bound the device; pass one of them");
   }
+  const bool memory = settings.device_memory.empty();
+  EM_ASSIGN_OR_RETURN(const std::optional<uint64_t> budget,
+                      TierBytes(memory ? "--memory" : "--device-memory",
+                                memory ? settings.memory : settings.device_memory, file_bytes));
   if (budget) return *budget;
   const uint64_t available = AvailableMemoryBytes();
   if (available == 0) return InvalidInput("the system does not tell how much memory is free; pass --memory");
@@ -40,6 +46,24 @@ StatusOr<uint64_t> BudgetBytes(const Settings& settings, uint64_t file_bytes) {
                  FormatBytes(available).c_str());
   }
   return chosen;
+}
+
+Status ChooseHostTier(const Settings& settings, uint64_t file_bytes, EngineOptions& options) {
+  EM_ASSIGN_OR_RETURN(const std::optional<uint64_t> host,
+                      TierBytes("--host-memory", settings.host_memory, file_bytes));
+  if (host && settings.memory.empty() && settings.device_memory.empty()) {
+    return InvalidInput("--host-memory adds a tier beside the device; say with --device-memory how large that is");
+  }
+  options.host_budget_bytes = host.value_or(0);
+  if (settings.copy_gbps == -1) return absl::OkStatus();
+  if (!host) {
+    return InvalidInput("--copy-gbps paces copies between device and host, and there is no host tier; pass --host-memory");
+  }
+  if (!(settings.copy_gbps > 0 && settings.copy_gbps <= 1e6)) {
+    return InvalidInput("--copy-gbps is {}; expected more than 0, and 1000000 at most", settings.copy_gbps);
+  }
+  options.copy_gbps = settings.copy_gbps;
+  return absl::OkStatus();
 }
 
 template <class T>
@@ -106,6 +130,7 @@ Status AboutModel(const Settings& settings, const Status& status) {
 StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model& model, uint32_t kv_tokens,
                                           uint32_t logits_rows) {
   EngineOptions options;
+  EM_RETURN_IF_ERROR(ChooseHostTier(settings, model.gguf().file_bytes(), options));
   EM_ASSIGN_OR_RETURN(options.budget_bytes, BudgetBytes(settings, model.gguf().file_bytes()));
   if (settings.mode != "auto") {
     EM_ASSIGN_OR_RETURN(options.mode, Choose<Mode>("--mode", settings.mode, {{"exact", Mode::kExact}, {"dense", Mode::kDense}}));

@@ -50,9 +50,12 @@ const std::vector<Option>& Options() {
 
       {"--memory", "SIZE", "all memory of the model: weights, KV cache, neurons, scratch, staging. B, KiB, MiB, GiB, KB, "
        "MB, GB, or % of the model's file. Default: what is free, less a margin", kSized | kInspect, &S::memory, "Memory"},
-      {"--device-memory", "SIZE", "bound of the device tier; without a GPU the device is RAM", kSized, &S::device_memory,
-       "Memory"},
-      {"--host-memory", "SIZE", "bound of the host's RAM", kSized, &S::host_memory, "Memory"},
+      {"--device-memory", "SIZE", "--memory's other name where there is a host tier beside the device; without a GPU the "
+       "device is RAM too", kSized, &S::device_memory, "Memory"},
+      {"--host-memory", "SIZE", "a second tier, in RAM, for neurons that find no place on the device: all that it may take",
+       kSized & ~kGrowth, &S::host_memory, "Memory"},
+      {"--copy-gbps", "X", "pace copies between the two to X GB/s, where the device is RAM and they would be faster",
+       kEngine & ~kGrowth, &S::copy_gbps, "Memory"},
       {"-c,--context", "N", "tokens of a sequence at most; default: what the model was trained for", kSized, &S::context,
        "Memory"},
       {"--kv-type", "T", "f32, f16 or q8_0", kSized, &S::kv_type, "Memory"},

@@ -35,6 +35,7 @@ struct Settings {
   std::string tokens;
   // Memory.
   std::string memory, device_memory, host_memory;
+  double copy_gbps = -1;  // unset
   std::string kv_type = "f16";
   uint32_t context = 0;
   int64_t prefill_chunk = -1;  // by the budget

@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "base/units.h"
+#include "device/host_device.h"
 #include "runtime/model/model_hash.h"
 
 namespace elasticmem {
@@ -19,7 +20,9 @@ constexpr uint64_t kMinLoadRingBytes = 32 << 10;
 // A step of so many tokens tells what reading a prompt costs.
 constexpr size_t kPrefillTokens = 16;
 // Steps over which blocks are freed ahead of need.
-constexpr uint32_t kStepsAhead = 12;
+constexpr uint32_t kStepsAhead = 8;
+// So many steps before KV wants a block its neurons begin to go down to the host.
+constexpr uint32_t kStepsToVacate = 32;
 
 void Notice(const EngineOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
@@ -31,6 +34,15 @@ StatusOr<PlanRequest> MakeRequest(const Model& model, const EngineOptions& optio
   PlanRequest request;
   request.budget_bytes = options.budget_bytes;
   const bool sparse = spec.HasSparseActivation();
+  if (options.host_budget_bytes > 0) {
+    if (!sparse) {
+      return InvalidInput(
+          "a host tier keeps neurons, but every neuron of a {} model is needed for every token; pass "
+          "--memory alone",
+          ActivationName(spec.activation));
+    }
+    request.host_budget_bytes = options.host_budget_bytes;
+  }
   request.mode = sparse ? options.mode.value_or(Mode::kExact) : Mode::kDense;
   request.kv_type = options.kv_type;
   request.context = options.context > 0 ? options.context : spec.context;
@@ -88,8 +100,12 @@ StatusOr<std::unique_ptr<Engine>> Engine::Open(const Model& model, const EngineO
   engine->context_ = request.context;
   EM_ASSIGN_OR_RETURN(engine->plan_, PlanMemory(model.spec(), request));
   engine->budget_ = std::make_unique<Budget>(options.budget_bytes);
+  if (options.host_budget_bytes > 0) {
+    engine->host_budget_ = std::make_unique<Budget>(options.host_budget_bytes);
+    engine->device_ = std::make_unique<HostDevice>(options.copy_gbps);
+  }
   EM_ASSIGN_OR_RETURN(engine->tokenizer_,
-                      engine->budget_->Reserve(MemoryCategory::kTokenizer, request.tokenizer_bytes));
+                      engine->HostSide().Reserve(MemoryCategory::kTokenizer, request.tokenizer_bytes));
   engine->team_ = std::make_unique<Team>(options.threads);
   engine->cancelled_ = options.cancelled;
   if (engine->plan_.ffn == FfnPath::kRecords) {
@@ -126,7 +142,7 @@ Status Engine::OpenStore(const EngineOptions& options) {
   pack.type = options.store_type;
   pack.cancelled = options.cancelled;
   pack.scratch_bytes =
-      std::min<uint64_t>(pack.scratch_bytes, std::max<uint64_t>(1_MiB, budget_->available_bytes() / 2));
+      std::min<uint64_t>(pack.scratch_bytes, std::max<uint64_t>(1_MiB, HostSide().available_bytes() / 2));
   if (options.progress) {
     pack.progress = [&](uint64_t done, uint64_t total) { options.progress("packing the neuron store", done, total); };
   }
@@ -142,7 +158,7 @@ Status Engine::OpenStore(const EngineOptions& options) {
                                                     : fmt::format("; {} (relative error {:.4f})", packed_->requantised,
                                                                   packed_->relative_error)));
   }
-  EM_ASSIGN_OR_RETURN(store_tables_, budget_->Reserve(MemoryCategory::kTables, store_->MemoryBytes()));
+  EM_ASSIGN_OR_RETURN(store_tables_, HostSide().Reserve(MemoryCategory::kTables, store_->MemoryBytes()));
   return absl::OkStatus();
 }
 
@@ -155,11 +171,12 @@ Status Engine::LoadWeights(const EngineOptions& options) {
     if (need.category == MemoryCategory::kDenseWeights || need.category == MemoryCategory::kGates)
       weights += need.bytes;
   }
-  const uint64_t available = budget_->available_bytes();
+  if (host_budget_) weights = 0;  // the ring is the host's, the weights aren't
+  const uint64_t available = HostSide().available_bytes();
   const uint64_t load = std::clamp(RoundDown<uint64_t>(available > weights ? available - weights : 0, 4096),
                                    std::max(staging, kMinLoadRingBytes), std::max(staging, kLoadRingBytes));
   {
-    EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, load));
+    EM_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Allocate(HostSide(), MemoryCategory::kStaging, load));
     ReadQueueOptions queue;
     queue.kind = options.io;
     queue.registered = memory.span();
@@ -171,7 +188,7 @@ Status Engine::LoadWeights(const EngineOptions& options) {
     EM_ASSIGN_OR_RETURN(weights_,
                         Weights::Load(*budget_, model_.spec(), plan_, files_, &ring, progress, options.cancelled));
   }
-  EM_ASSIGN_OR_RETURN(staging_, AlignedBuffer::Allocate(*budget_, MemoryCategory::kStaging, staging));
+  EM_ASSIGN_OR_RETURN(staging_, AlignedBuffer::Allocate(HostSide(), MemoryCategory::kStaging, staging));
   ReadQueueOptions queue;
   queue.kind = options.io;
   queue.registered = staging_.span();
@@ -219,11 +236,14 @@ Status Engine::MakePool(const EngineOptions& options) {
   parts.stream = stream_.get();
   parts.kv_type = options.kv_type;
   if (plan_.ffn == FfnPath::kRecords) {
+    std::optional<HostTierOptions> host;
+    if (host_budget_) host = {host_budget_.get(), device_.get(), static_cast<uint32_t>(plan_.host_slots)};
     EM_ASSIGN_OR_RETURN(
         residency_,
         NeuronResidency::Create(*budget_, pool_.get(),
                                 {options.policy, spec.layers, spec.ff, store_->layout().slot_bytes, geometry.page_bytes,
-                                 static_cast<uint32_t>(plan_.static_kv_blocks), options.count_activations}));
+                                 static_cast<uint32_t>(plan_.static_kv_blocks), options.count_activations},
+                                host));
     EM_ASSIGN_OR_RETURN(sparse_ffn_, SparseFfn::Create(*budget_, team_.get(), &*store_, residency_.get(),
                                                        delta_ring_.get(), spec.activation, plan_.prefill_chunk));
     EM_RETURN_IF_ERROR(FillNeurons(options));
@@ -240,8 +260,8 @@ Status Engine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// Fills the slots: with the hottest neurons where a profile tells them, else with the same share of every layer, in the
-// order in which the store keeps them.
+// Fills the slots, first the device's: with the hottest neurons where a profile tells them, else with the same share of
+// every layer, in the order in which the store keeps them.
 Status Engine::FillNeurons(const EngineOptions& options) {
   const RecordLayout& layout = store_->layout();
   residency_->Grow();
@@ -252,12 +272,15 @@ Status Engine::FillNeurons(const EngineOptions& options) {
     }
     return ReadNeurons(residency_->Place(options.profile), options.progress);
   }
-  const uint32_t per_layer = std::min(layout.ff, residency_->slots() / layout.layers);
-  std::vector<NeuronId> neurons;
-  neurons.reserve(uint64_t{per_layer} * layout.layers);
+  const uint32_t on_device = std::min(layout.ff, residency_->slots() / layout.layers);
+  const uint32_t in_memory = std::min(layout.ff, on_device + residency_->host_slots() / layout.layers);
+  std::vector<Placement> neurons;
+  neurons.reserve(uint64_t{in_memory} * layout.layers);
   for (uint32_t layer = 0; layer < layout.layers; ++layer) {
     for (uint32_t neuron = 0; neuron < layout.ff; ++neuron) {
-      if (store_->Position(layer, neuron) < per_layer) neurons.push_back({layer, neuron});
+      const uint32_t position = store_->Position(layer, neuron);
+      if (position >= in_memory) continue;
+      neurons.push_back({{layer, neuron}, position < on_device ? Tier::kDevice : Tier::kHost});
     }
   }
   return ReadNeurons(neurons, options.progress);
@@ -268,8 +291,8 @@ Status Engine::PlaceNeurons(std::span<const float> worth) {
   return ReadNeurons(residency_->Place(worth), nullptr);
 }
 
-// Reads missing neurons, ordered by layer, into free slots.
-Status Engine::ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress) {
+// Reads missing neurons, ordered by layer, into free slots of their tiers.
+Status Engine::ReadNeurons(std::span<const Placement> neurons, const Progress& progress) {
   const RecordLayout& layout = store_->layout();
   const uint64_t longest = std::min<uint64_t>(delta_ring_->max_bytes(store_->file()) / 4, 512_KiB);
   struct Pending {
@@ -278,17 +301,17 @@ Status Engine::ReadNeurons(std::span<const NeuronId> neurons, const Progress& pr
     uint64_t begin;  // of its layer's neurons, in `order`
   };
   std::deque<Pending> pending;
-  std::vector<NeuronId> order(neurons.begin(), neurons.end());
+  std::vector<Placement> order(neurons.begin(), neurons.end());
   uint64_t done = 0;
   const auto take_oldest = [&]() -> Status {
     const Pending oldest = pending.front();
     pending.pop_front();
     EM_ASSIGN_OR_RETURN(const auto bytes, delta_ring_->Wait(oldest.ticket));
     for (size_t i = 0; i < oldest.read.count; ++i) {
-      const NeuronId id = order[oldest.begin + oldest.read.first + i];
+      const NeuronId id = order[oldest.begin + oldest.read.first + i].neuron;
       const auto tail = bytes.subspan(store_->TailOffset(id.layer, id.neuron) - oldest.read.offset, layout.tail_bytes);
       EM_RETURN_IF_ERROR(store_->VerifyTail(id.layer, id.neuron, tail));
-      if (std::byte* slot = residency_->AdmitIfFree(id)) std::memcpy(slot, tail.data(), tail.size());
+      residency_->Load(order[oldest.begin + oldest.read.first + i], tail);
     }
     done += oldest.read.count * layout.record_bytes;
     if (progress) progress("loading neurons", done, order.size() * layout.record_bytes);
@@ -297,10 +320,10 @@ Status Engine::ReadNeurons(std::span<const NeuronId> neurons, const Progress& pr
   };
   const auto read_all = [&]() -> Status {
     for (uint64_t begin = 0, end = 0; begin < order.size(); begin = end) {
-      while (end < order.size() && order[end].layer == order[begin].layer) ++end;
-      const auto offset = [&](NeuronId id) { return store_->TailOffset(id.layer, id.neuron); };
+      while (end < order.size() && order[end].neuron.layer == order[begin].neuron.layer) ++end;
+      const auto offset = [&](const Placement& p) { return store_->TailOffset(p.neuron.layer, p.neuron.neuron); };
       std::sort(order.begin() + static_cast<long>(begin), order.begin() + static_cast<long>(end),
-                [&](NeuronId a, NeuronId b) { return offset(a) < offset(b); });
+                [&](const Placement& a, const Placement& b) { return offset(a) < offset(b); });
       std::vector<ByteRange> ranges;
       for (uint64_t i = begin; i < end; ++i) ranges.push_back({offset(order[i]), layout.tail_bytes});
       for (const MergedRead& read : MergeReads(ranges, SparseFfn::kMaxGapBytes, longest)) {
@@ -434,18 +457,21 @@ StatusOr<std::span<const float>> Engine::Forward(std::span<const StepSlice> slic
 // Has blocks ready for the pages that the next steps will begin, so that they don't wait for neurons to leave.
 void Engine::PrepareNext(std::span<const StepSlice> slices) {
   std::array<uint32_t, kStepsAhead> needed{};
+  uint32_t later = 0;
   for (const StepSlice& slice : slices) {
     if (slice.next == 0) continue;
     const uint32_t room = context_ - kv_->tokens(slice.sequence);
     for (uint32_t s = 0; s < kStepsAhead; ++s) {
       needed[s] += kv_->BlocksFor(slice.sequence, std::min(slice.next + s, room));
     }
+    later += kv_->BlocksFor(slice.sequence, std::min(slice.next + kStepsToVacate - 1, room));
   }
   const uint32_t ready = BlocksToHaveReady(needed, pool_->free());
   FreeBlocks(ready);
   if (!residency_) return;
   residency_->SetReserve(std::min(ready, needed.back()));
   residency_->Grow();
+  if (host_budget_) residency_->Vacate(CachedPageIsWorthLess() ? 0 : later);
 }
 
 // Which is cheaper to give up: the coldest cached pages of KV, which may have to be computed again, or the coldest
@@ -632,11 +658,11 @@ MemoryUse Engine::memory_use() const {
   use.page_end_bytes = unwritten;
   use.free_block_bytes = pool_->free() * pool_->block_bytes();
   if (residency_) {
-    use.neuron_bytes = residency_->resident() * uint64_t{store_->layout().slot_bytes};
+    use.neuron_bytes = residency_->resident(Tier::kDevice) * uint64_t{store_->layout().slot_bytes};
     use.page_end_bytes -= std::min(unwritten, residency_->page_end_slots() * geometry.slot_bytes);
   }
   use.unreserved_bytes = budget_->available_bytes();
-  if (residency_) use.empty_slot_bytes = residency_->free_slots() * geometry.slot_bytes;
+  if (residency_) use.empty_slot_bytes = residency_->empty_slots() * geometry.slot_bytes;
   const uint64_t used = use.weights_bytes + use.kv_bytes + use.neuron_bytes + use.scratch_bytes + use.staging_bytes +
                         use.table_bytes + use.tokenizer_bytes + use.reserve_bytes() + use.idle_bytes();
   EM_CHECK(used <= use.budget_bytes);
@@ -646,6 +672,7 @@ MemoryUse Engine::memory_use() const {
 
 void Engine::CheckInvariants() const {
   budget_->CheckInvariants();
+  if (host_budget_) host_budget_->CheckInvariants();
   pool_->CheckInvariants();
   kv_->CheckInvariants();
   if (prefix_) prefix_->CheckInvariants();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "hybrid/residency.h"
 #include "hybrid/sparse_ffn.h"
 #include "mapping/kv_table.h"
@@ -31,7 +32,10 @@ namespace elasticmem {
 using Progress = std::function<void(std::string_view what, uint64_t done, uint64_t total)>;
 
 struct EngineOptions {
-  uint64_t budget_bytes = 0;
+  uint64_t budget_bytes = 0;  // of all memory, or, with a host tier, of the device
+  // Of the host tier, which keeps neurons that find no place on the device; 0: there is none.
+  uint64_t host_budget_bytes = 0;
+  double copy_gbps = 0;      // between host and device; 0: as fast as they come
   std::optional<Mode> mode;  // unset: exact where the activation is sparse, else dense
   Policy policy = Policy::kElastic;
   // kStatic: what is KV's for good, either the whole context for each of so many sequences, or a share of the pool.
@@ -142,6 +146,8 @@ class Engine {
   const Model& model() const { return model_; }
   const MemoryPlan& plan() const { return plan_; }
   const Budget& budget() const { return *budget_; }
+  const Budget* host_budget() const { return host_budget_.get(); }  // null without a host tier
+  const Device* device() const { return device_.get(); }            // the same
   uint32_t context() const { return context_; }
   Mode mode() const { return plan_.mode; }
   const char* io_name() const { return reader_->queue().name(); }
@@ -161,7 +167,7 @@ class Engine {
   Status LoadWeights(const EngineOptions& options);
   Status MakePool(const EngineOptions& options);
   Status FillNeurons(const EngineOptions& options);
-  Status ReadNeurons(std::span<const NeuronId> neurons, const Progress& progress);
+  Status ReadNeurons(std::span<const Placement> neurons, const Progress& progress);
   void LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_before, bool last_was_copied);
   void PrepareNext(std::span<const StepSlice> slices);
   void FreeBlocks(uint32_t blocks);
@@ -171,13 +177,16 @@ class Engine {
   Status MakeRoom(std::span<const StepSlice> slices);
   StatusOr<std::span<const float>> Forward(std::span<const StepSlice> slices, std::span<const uint32_t> logits_rows);
   Status CheckAppend(SequenceId sequence, std::span<const TokenId> ids) const;
+  // What a machine with a device keeps in RAM.
+  Budget& HostSide() { return host_budget_ ? *host_budget_ : *budget_; }
   Status CheckCancelled() const;
   Status CheckLogits(std::span<const float> logits) const;
 
   const Model& model_;
   uint32_t context_ = 0;
   const std::atomic<bool>* cancelled_ = nullptr;
-  std::unique_ptr<Budget> budget_;
+  std::unique_ptr<Budget> budget_, host_budget_;  // the second null without a host tier
+  std::unique_ptr<Device> device_;                // the same: nothing is copied then
   Reservation tokenizer_, store_tables_;
   std::vector<ReadFile> files_;
   std::optional<NeuronStore> store_;

@@ -21,6 +21,8 @@ constexpr uint32_t kMinPrefillChunk = 8;
 // Share of the budget that step scratch, and each ring, may take before they shrink.
 constexpr uint64_t kScratchShare = 32;
 constexpr uint64_t kRingShare = 64;
+// Records from the store land on the host: it has room for a group's at least.
+constexpr uint64_t kLeastHostSlots = SparseFfn::kNeuronGroup;
 
 uint64_t VectorBytes(const ModelSpec& spec) {
   uint64_t floats = 0;
@@ -62,6 +64,7 @@ class Planner {
     SizeRings(sizing);
     if (sizing.stream) ChooseStreamed();
     SizePool();
+    SizeHost();
     if (request_.static_kv) {
       plan_.static_kv_blocks =
           request_.static_kv_share
@@ -117,7 +120,7 @@ class Planner {
 
   void SizeRings(const Sizing& sizing) {
     plan_.slice_bytes = plan_.stream_ring_bytes = plan_.delta_ring_bytes = plan_.promotion_ring_bytes = 0;
-    const uint64_t share = request_.budget_bytes / kRingShare;
+    const uint64_t share = request_.host_budget_bytes.value_or(request_.budget_bytes) / kRingShare;
     if (sizing.stream) {
       plan_.slice_bytes = sizing.tight ? kMinSliceBytes : std::clamp(share / 2, kMinSliceBytes, kMaxSliceBytes);
       uint64_t longest = plan_.slice_bytes;
@@ -227,10 +230,21 @@ class Planner {
     }
   }
 
+  // Slots for neurons in what the host's budget leaves.
+  void SizeHost() {
+    if (!request_.host_budget_bytes || plan_.ffn != FfnPath::kRecords) return;
+    const uint64_t neurons = uint64_t{spec_.layers} * spec_.ff;
+    const uint64_t fits = *request_.host_budget_bytes > HostFixed() ? (*request_.host_budget_bytes - HostFixed()) /
+                                                                          NeuronResidency::HostSlotBytes(SlotBytes())
+                                                                    : 0;
+    const uint64_t reach = (SlotGrid::kUnitBytes << NeuronEntry::kAddressBits) / SlotBytes();
+    plan_.host_slots = std::max(std::min(kLeastHostSlots, neurons), std::min({fits, neurons, reach}));
+  }
+
   uint64_t NeuronTables() const {
     if (plan_.ffn != FfnPath::kRecords) return 0;
     return (request_.count_activations ? 12 : 8) * uint64_t{spec_.layers} * spec_.ff +
-           Missed::MemoryBytes(uint64_t{spec_.layers} * spec_.ff) + 4 * 4096 + request_.store_table_bytes;
+           Missed::MemoryBytes(uint64_t{spec_.layers} * spec_.ff) + 4096 + request_.store_table_bytes;
   }
   // A page's entry in the table of its sequence; tables double as they grow.
   uint64_t KvTables() const {
@@ -241,8 +255,15 @@ class Planner {
 
   // All but dense matrices and the pool.
   uint64_t Fixed() const {
-    return NormBytes() + request_.tokenizer_bytes + Scratch(plan_.prefill_chunk) + plan_.stream_ring_bytes +
-           plan_.delta_ring_bytes + plan_.promotion_ring_bytes + NeuronTables() + KvTables();
+    return NormBytes() + Scratch(plan_.prefill_chunk) + KvTables() + (request_.host_budget_bytes ? 0 : HostFixed());
+  }
+  // What is the host's where there is a host tier, but for its slots.
+  uint64_t HostFixed() const {
+    const uint64_t tier = request_.host_budget_bytes && plan_.ffn == FfnPath::kRecords
+                              ? NeuronResidency::HostFixedBytes(spec_.ff, plan_.geometry.records_per_block) + 8192
+                              : 0;
+    return request_.tokenizer_bytes + plan_.stream_ring_bytes + plan_.delta_ring_bytes + plan_.promotion_ring_bytes +
+           NeuronTables() + tier;
   }
   // Norms and biases, and the rounding of the buffers that hold dense weights.
   uint64_t NormBytes() const { return RoundUp<uint64_t>(VectorBytes(spec_), 4096) + 8192; }
@@ -254,26 +275,38 @@ class Planner {
           plan_.ffn == FfnPath::kRecords && (item.role == DenseItem::Role::kGate || item.role == DenseItem::Role::kUp);
       (gate ? gates : weights) += RoundUp<uint64_t>(item.resident_bytes(), 64);
     }
-    const auto add = [&](std::string what, MemoryCategory category, uint64_t bytes) {
-      if (bytes > 0) plan_.needs.push_back({std::move(what), category, bytes});
-    };
     plan_.needs.clear();
+    plan_.host_needs.clear();
+    const auto add_to = [](std::vector<MemoryNeed>& needs, std::string what, MemoryCategory category, uint64_t bytes) {
+      if (bytes > 0) needs.push_back({std::move(what), category, bytes});
+    };
+    const auto add = [&](std::string what, MemoryCategory category, uint64_t bytes) {
+      add_to(plan_.needs, std::move(what), category, bytes);
+    };
+    const auto add_host = [&](std::string what, MemoryCategory category, uint64_t bytes) {
+      add_to(request_.host_budget_bytes ? plan_.host_needs : plan_.needs, std::move(what), category, bytes);
+    };
     add("attention and output weights", MemoryCategory::kDenseWeights, weights);
     add("gates", MemoryCategory::kGates, gates);
     add("norms and biases", MemoryCategory::kDenseWeights, NormBytes());
-    add("tokenizer", MemoryCategory::kTokenizer, request_.tokenizer_bytes);
+    add_host("tokenizer", MemoryCategory::kTokenizer, request_.tokenizer_bytes);
     add(fmt::format("step scratch ({} tokens)", plan_.prefill_chunk), MemoryCategory::kScratch,
         Scratch(plan_.prefill_chunk));
-    add("ring for streamed weights", MemoryCategory::kStaging, plan_.stream_ring_bytes);
-    add("ring for missing neurons", MemoryCategory::kStaging, plan_.delta_ring_bytes);
-    add("ring for promoted neurons", MemoryCategory::kStaging, plan_.promotion_ring_bytes);
-    add("neuron tables", MemoryCategory::kTables, NeuronTables());
+    add_host("ring for streamed weights", MemoryCategory::kStaging, plan_.stream_ring_bytes);
+    add_host("ring for missing neurons", MemoryCategory::kStaging, plan_.delta_ring_bytes);
+    add_host("ring for promoted neurons", MemoryCategory::kStaging, plan_.promotion_ring_bytes);
+    add_host("neuron tables", MemoryCategory::kTables, NeuronTables());
     add("KV tables", MemoryCategory::kTables, KvTables());
     add(request_.sequences == 1 ? fmt::format("KV for {} tokens", request_.kv_tokens)
                                 : fmt::format("KV for {} x {} tokens", request_.sequences, request_.kv_tokens),
         MemoryCategory::kPool, PoolCost(plan_.kv_blocks));
     add("rest of the pool, for neurons and KV", MemoryCategory::kPool,
         (plan_.pool_blocks - plan_.kv_blocks) * BlockCost());
+    if (plan_.host_slots == 0) return;
+    const uint64_t rings = plan_.stream_ring_bytes + plan_.delta_ring_bytes + plan_.promotion_ring_bytes;
+    add_host("neurons", MemoryCategory::kNeurons,
+             HostFixed() - request_.tokenizer_bytes - rings - NeuronTables() +
+                 plan_.host_slots * NeuronResidency::HostSlotBytes(SlotBytes()));
   }
 
   const ModelSpec& spec_;
@@ -281,7 +314,9 @@ class Planner {
   MemoryPlan plan_;
 };
 
-bool Fits(const MemoryPlan& plan, uint64_t budget) { return plan.TotalBytes() <= budget; }
+bool Fits(const MemoryPlan& plan, const PlanRequest& request) {
+  return plan.TotalBytes() <= request.budget_bytes && plan.HostBytes() <= request.host_budget_bytes.value_or(0);
+}
 
 // The ways to lay a model out, best first.
 StatusOr<MemoryPlan> FirstThatFits(const ModelSpec& spec, const PlanRequest& request) {
@@ -289,7 +324,7 @@ StatusOr<MemoryPlan> FirstThatFits(const ModelSpec& spec, const PlanRequest& req
   std::optional<MemoryPlan> last;
   const auto attempt = [&](FfnPath ffn, Sizing sizing) -> StatusOr<bool> {
     EM_ASSIGN_OR_RETURN(MemoryPlan plan, Planner(spec, request, ffn).Make(sizing));
-    const bool fits = Fits(plan, request.budget_bytes);
+    const bool fits = Fits(plan, request);
     last = std::move(plan);
     return fits;
   };
@@ -306,15 +341,24 @@ StatusOr<MemoryPlan> FirstThatFits(const ModelSpec& spec, const PlanRequest& req
   return Exhausted("{}", last->Describe());
 }
 
-}  // namespace
-
-std::string_view Name(Mode mode) { return mode == Mode::kExact ? "exact" : "dense"; }
-
-uint64_t MemoryPlan::TotalBytes() const {
+uint64_t Sum(const std::vector<MemoryNeed>& needs) {
   uint64_t total = 0;
   for (const MemoryNeed& need : needs) total += need.bytes;
   return total;
 }
+
+std::string NeedsTable(const std::vector<MemoryNeed>& needs) {
+  std::string text;
+  for (const MemoryNeed& need : needs) text += fmt::format("  {:<36} {:>12}\n", need.what, FormatBytes(need.bytes));
+  return text + fmt::format("  {:<36} {:>12}\n", "total", FormatBytes(Sum(needs)));
+}
+
+}  // namespace
+
+std::string_view Name(Mode mode) { return mode == Mode::kExact ? "exact" : "dense"; }
+
+uint64_t MemoryPlan::TotalBytes() const { return Sum(needs); }
+uint64_t MemoryPlan::HostBytes() const { return Sum(host_needs); }
 
 double MemoryPlan::ResidentShare(const ModelSpec& spec, uint32_t sequences, uint32_t tokens) const {
   if (ffn == FfnPath::kMatrices) return dense_streamed_bytes == 0 ? 1 : 0;
@@ -337,9 +381,8 @@ double MemoryPlan::ResidentShare(const ModelSpec& spec, uint32_t sequences, uint
 }
 
 std::string MemoryPlan::Describe() const {
-  std::string text;
-  for (const MemoryNeed& need : needs) text += fmt::format("  {:<36} {:>12}\n", need.what, FormatBytes(need.bytes));
-  text += fmt::format("  {:<36} {:>12}\n", "total", FormatBytes(TotalBytes()));
+  std::string text = NeedsTable(needs);
+  if (!host_needs.empty()) text += "and on the host\n" + NeedsTable(host_needs);
   if (dense_streamed_bytes > 0) {
     text += fmt::format("  {:<36} {:>12}\n", "(streamed from disk each step)", FormatBytes(dense_streamed_bytes));
   }
@@ -349,6 +392,7 @@ std::string MemoryPlan::Describe() const {
 StatusOr<MemoryPlan> SmallestPlan(const ModelSpec& spec, const PlanRequest& request) {
   PlanRequest least = request;
   least.budget_bytes = 0;
+  if (least.host_budget_bytes) least.host_budget_bytes = 0;
   return Planner(spec, least, request.records ? FfnPath::kRecords : FfnPath::kMatrices).Make({true, true});
 }
 
@@ -356,9 +400,14 @@ StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const PlanRequest& reques
   StatusOr<MemoryPlan> plan = FirstThatFits(spec, request);
   if (plan.ok() || plan.status().code() != StatusCode::kResourceExhausted) return plan;
   EM_ASSIGN_OR_RETURN(const MemoryPlan smallest, SmallestPlan(spec, request));
-  return Exhausted("a budget of {} ({} bytes) is too small; the smallest that works here is {} ({} bytes):\n{}",
-                   FormatBytes(request.budget_bytes), request.budget_bytes, FormatBytes(smallest.TotalBytes()),
-                   smallest.TotalBytes(), smallest.Describe());
+  const bool host_is_short = request.host_budget_bytes && *request.host_budget_bytes < smallest.HostBytes();
+  const uint64_t budget = host_is_short ? *request.host_budget_bytes : request.budget_bytes;
+  const uint64_t least = host_is_short ? smallest.HostBytes() : smallest.TotalBytes();
+  return Exhausted("a {}budget of {} ({} bytes) is too small; the smallest that works here is {} ({} bytes):\n{}",
+                   host_is_short               ? "host "
+                   : request.host_budget_bytes ? "device "
+                                               : "",
+                   FormatBytes(budget), budget, FormatBytes(least), least, smallest.Describe());
 }
 
 }  // namespace elasticmem

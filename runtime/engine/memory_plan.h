@@ -1,4 +1,4 @@
-// Where every byte of a budget goes, decided before anything is allocated: which dense matrices stay in memory and
+// Where every byte of the budgets goes, decided before anything is allocated: which dense matrices stay in memory and
 // which are streamed, how long a prefill chunk is, what the pool of KV pages and neurons gets. A pure function of the
 // model and the request.
 #pragma once
@@ -39,7 +39,10 @@ struct DenseItem {
 };
 
 struct PlanRequest {
-  uint64_t budget_bytes = 0;
+  uint64_t budget_bytes = 0;  // of the device
+  // Of the host tier; unset: there is none, and all memory is the device's. Its budget holds neurons, and what a
+  // machine with a device keeps in RAM anyway: what reads land in, the tokenizer, and the tables of neurons.
+  std::optional<uint64_t> host_budget_bytes;
   Mode mode = Mode::kExact;
   DType kv_type = DType::kF16;
   uint32_t kv_tokens = 0;  // tokens of KV that must fit whatever else is dropped
@@ -83,10 +86,17 @@ struct MemoryPlan {
   uint64_t kv_blocks = 0;         // that kv_tokens take
   uint64_t static_kv_blocks = 0;  // with a static policy: what is KV's and stays so
   std::vector<MemoryNeed> needs;  // sums to what the engine will reserve
+  uint64_t host_slots = 0;        // for neurons
+  std::vector<MemoryNeed> host_needs;
 
-  uint64_t TotalBytes() const;
-  // Share of the neurons that have a place in memory beside the KV of so many sequences of `tokens` tokens each.
+  uint64_t TotalBytes() const;  // of the device
+  uint64_t HostBytes() const;
+  // Share of the neurons that have a place on the device beside the KV of so many sequences of `tokens` tokens each.
   double ResidentShare(const ModelSpec& spec, uint32_t sequences, uint32_t tokens) const;
+  // Share of the neurons that have a place on the host.
+  double HostShare(const ModelSpec& spec) const {
+    return static_cast<double>(host_slots) / (static_cast<double>(spec.layers) * spec.ff);
+  }
   // A table of needs, a line each, for people.
   std::string Describe() const;
 };
@@ -97,7 +107,7 @@ uint64_t StepScratchBytes(const ModelSpec& spec, uint32_t chunk, uint32_t logits
 
 // Error: Exhausted, with the table of needs and the smallest budget that would work.
 StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const PlanRequest& request);
-// The plan that needs the least; its TotalBytes() is the smallest budget that works.
+// The plan that needs the least; its TotalBytes() is the smallest budget that works, its HostBytes() the host's.
 StatusOr<MemoryPlan> SmallestPlan(const ModelSpec& spec, const PlanRequest& request);
 
 }  // namespace elasticmem

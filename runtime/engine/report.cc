@@ -26,13 +26,23 @@ Report Report::FromEngine(const Engine& engine, int threads) {
   r.parameters = model.gguf().parameters();
   r.budget_bytes = engine.budget().total_bytes();
   r.peak_bytes = engine.budget().peak_bytes();
+  const auto share = [&](uint64_t records) {
+    return s.ffn.wanted > 0 ? static_cast<double>(records) / static_cast<double>(s.ffn.wanted) : 0;
+  };
+  r.device_work_fraction = s.ffn.wanted > 0 ? share(s.ffn.resident - s.ffn.on_host) : 1;
+  r.tiers.push_back({"device", r.budget_bytes, r.peak_bytes, 0, r.device_work_fraction});
+  if (const Budget* host = engine.host_budget()) {
+    r.tiers.push_back({"host", host->total_bytes(), host->peak_bytes(), 0, share(s.ffn.on_host)});
+    r.budget_bytes += host->total_bytes();
+    r.peak_bytes += host->peak_bytes();
+    r.device = engine.device()->Description();
+  }
   r.peak_rss_bytes = PeakResidentBytes();
   r.mode = Name(engine.mode());
   r.policy = Name(engine.residency() ? engine.residency()->policy() : Policy::kElastic);
   r.io = engine.io_name();
   r.threads = threads;
   r.active_fraction = s.ffn.possible > 0 ? static_cast<double>(s.ffn.active) / s.ffn.possible : 1;
-  r.device_work_fraction = s.ffn.wanted > 0 ? static_cast<double>(s.ffn.resident) / s.ffn.wanted : 1;
   r.memory_management_fraction = s.seconds > 0 ? s.management_seconds / s.seconds : 0;
   r.store_bytes_read = s.reads.bytes_read;
   r.store_reads = s.reads.reads;
@@ -50,6 +60,11 @@ Report Report::FromEngine(const Engine& engine, int threads) {
   r.neurons_resident = r.neurons_total;
   if (const NeuronResidency* residency = engine.residency()) {
     r.neurons_resident = residency->resident();
+    r.tiers[0].neurons = residency->resident(Tier::kDevice);
+    if (r.tiers.size() > 1) r.tiers[1].neurons = residency->resident(Tier::kHost);
+    r.copies_up = residency->statistics().moved_up;
+    r.copies_down = residency->statistics().moved_down;
+    r.copies_in_vain = residency->statistics().copies_in_vain;
     r.fragment_slots = residency->fragment_slots();
     r.fragment_slots_used = residency->fragment_slots_used();
   } else if (r.dense_streamed_bytes > 0) {
@@ -61,11 +76,24 @@ Report Report::FromEngine(const Engine& engine, int threads) {
     }
     r.neurons_resident = ffn > 0 ? static_cast<uint64_t>(static_cast<double>(resident) / ffn * r.neurons_total) : 0;
   }
+  if (!engine.residency()) r.tiers[0].neurons = r.neurons_resident;
   r.resident_neuron_fraction = static_cast<double>(r.neurons_resident) / r.neurons_total;
   return r;
 }
 
 std::string Report::ToJson() const {
+  nlohmann::ordered_json tier_list = nlohmann::ordered_json::array();
+  for (const TierUse& tier : tiers) {
+    tier_list.push_back({{"name", tier.name},
+                         {"budget_bytes", tier.budget_bytes},
+                         {"peak_bytes", tier.peak_bytes},
+                         {"neurons", tier.neurons},
+                         {"work_fraction", tier.work_fraction}});
+  }
+  nlohmann::ordered_json copies;  // null without a host tier
+  if (!device.empty()) {
+    copies = {{"device", device}, {"up", copies_up}, {"down", copies_down}, {"in_vain", copies_in_vain}};
+  }
   nlohmann::ordered_json json = {
       {"model",
        {{"name", model_name}, {"arch", architecture}, {"file_bytes", model_bytes}, {"parameters", parameters}}},
@@ -81,6 +109,8 @@ std::string Report::ToJson() const {
       {"active_fraction", active_fraction},
       {"resident_neuron_fraction", resident_neuron_fraction},
       {"device_work_fraction", device_work_fraction},
+      {"tiers", tier_list},
+      {"copies", copies},
       {"memory_management_fraction", memory_management_fraction},
       {"predictor", nullptr},
       {"store",
@@ -115,6 +145,15 @@ std::string Report::ToTable() const {
        fmt::format("{} ({}), {} parameters, {}", model_name, architecture, parameters, FormatBytes(model_bytes)));
   line("budget", fmt::format("{}, peak {} ({})", FormatBytes(budget_bytes), FormatBytes(peak_bytes),
                              Percent(static_cast<double>(peak_bytes) / budget_bytes)));
+  for (const TierUse& tier : tiers) {
+    if (device.empty()) break;
+    line("  " + tier.name, fmt::format("{}, peak {}; {} neurons, {} of the work", FormatBytes(tier.budget_bytes),
+                                       FormatBytes(tier.peak_bytes), tier.neurons, Percent(tier.work_fraction)));
+  }
+  if (!device.empty()) {
+    line("  copies",
+         fmt::format("{} up, {} down, {} in vain; device: {}", copies_up, copies_down, copies_in_vain, device));
+  }
   line("dense weights", dense_streamed_bytes == 0
                             ? fmt::format("{} in memory", FormatBytes(dense_resident_bytes))
                             : fmt::format("{} in memory, {} streamed each step", FormatBytes(dense_resident_bytes),

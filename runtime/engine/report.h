@@ -22,7 +22,16 @@ struct Throughput {
 struct Report {
   std::string model_name, architecture;
   uint64_t model_bytes = 0, parameters = 0;
-  uint64_t budget_bytes = 0, peak_bytes = 0, peak_rss_bytes = 0;
+  uint64_t budget_bytes = 0, peak_bytes = 0, peak_rss_bytes = 0;  // the first two of all tiers together
+  struct TierUse {
+    std::string name;
+    uint64_t budget_bytes = 0, peak_bytes = 0;
+    uint64_t neurons = 0;      // there now
+    double work_fraction = 0;  // of the records that layers asked for, found there
+  };
+  std::vector<TierUse> tiers;                                   // device, and host where there is one
+  std::string device;                                           // what it is; "" without a host tier
+  uint64_t copies_up = 0, copies_down = 0, copies_in_vain = 0;  // of records between the two
   std::string mode, policy, io;
   int threads = 1;
   Throughput prefill, decode;

@@ -1,5 +1,7 @@
 // Budget, pool, KV table, prefix index and residency together, as the engine uses them, under random work and against a
 // naive model: pages as plain objects that sequences and the index share, and what was last written into each slot.
+// Some shapes have a host tier, with copies that take their time: neurons then move between tiers, and land only where
+// nobody else is.
 // Each token of a page and each record is stamped, and what nobody holds is poisoned, so bytes that are read under a
 // wrong name or after reuse show.
 #include <gtest/gtest.h>
@@ -17,6 +19,7 @@
 #include <tuple>
 
 #include "base/units.h"
+#include "device/host_device.h"
 #include "hybrid/residency.h"
 #include "mapping/kv_table.h"
 #include "mapping/prefix_index.h"
@@ -44,11 +47,15 @@ struct Shape {
   uint64_t page_bytes;
   uint64_t slot_bytes;
   uint32_t neurons;  // a layer
+  uint32_t host_slots = 0;
 };
 constexpr Shape kShapes[] = {
     {"FourSlotsInTheTail", 2, 8, 40, 4096, 3072, 256, 400},
     {"UnalignedTail", 3, 16, 45, 8192, 5888, 576, 250},
     {"NoTailAndFewNeurons", 2, 4, 48, 4096, 4096, 512, 120},  // which need 30 of the blocks
+    {"HostTier", 2, 8, 40, 4096, 3072, 256, 500, 150},
+    {"SmallHostTierAndUnalignedTail", 3, 16, 45, 8192, 5888, 576, 250, 20},
+    {"HostTierThatHoldsTheRest", 2, 4, 30, 4096, 4096, 512, 150, 220},
 };
 
 uint64_t Mix(uint64_t x) {
@@ -114,9 +121,13 @@ class RandomWork {
         random_(seed),
         pool_(*BlockPool::Create(budget_, shape.blocks, shape.block_bytes)),
         kv_(pool_.get(), &budget_, shape.layers, shape.page_tokens),
-        residency_(*NeuronResidency::Create(budget_, pool_.get(),
-                                            {policy, shape.layers, shape.neurons, shape.slot_bytes, shape.page_bytes,
-                                             fixed_ ? shape.blocks * 5 / 8 : 0})),
+        device_(0.25, [this] { return Now(); }),
+        residency_(*NeuronResidency::Create(
+            budget_, pool_.get(),
+            {policy, shape.layers, shape.neurons, shape.slot_bytes, shape.page_bytes,
+             fixed_ ? shape.blocks * 5 / 8 : 0},
+            shape.host_slots > 0 ? std::optional<HostTierOptions>({&host_budget_, &device_, shape.host_slots})
+                                 : std::nullopt)),
         prefix_(*PrefixIndex::Create(&budget_, pool_.get(), &kv_,
                                      [this](BlockId block) {
                                        TakeBack(Index(block), 0, shape_.block_bytes);
@@ -154,6 +165,7 @@ class RandomWork {
     EXPECT_EQ(pool_->free(), pool_->capacity());
     pool_->CheckInvariants();
     budget_.CheckInvariants();
+    EXPECT_EQ(host_budget_.current_bytes(), 0u);
   }
 
   const Counts& counts() const { return counts_; }
@@ -178,6 +190,9 @@ class RandomWork {
   };
 
   uint64_t Below(uint64_t bound) { return random_() % bound; }
+  // The link's clock: it goes on whenever somebody looks, so no wait is for ever. A record takes one to two thousand
+  // nanoseconds.
+  std::chrono::steady_clock::time_point Now() { return now_ += std::chrono::nanoseconds(Below(4000)); }
   SequenceId Any() { return std::next(sequences_.begin(), static_cast<long>(Below(sequences_.size())))->first; }
   NeuronId Neuron(size_t flat) const {
     return {static_cast<uint32_t>(flat / shape_.neurons), static_cast<uint32_t>(flat % shape_.neurons)};
@@ -507,6 +522,7 @@ class RandomWork {
     FreeBlocks(std::min(soon, std::max(now, pool_->free() + 8)));
     residency_->SetReserve(soon);
     residency_->Grow();
+    residency_->Vacate(Below(4) == 0 ? 0 : soon + static_cast<uint32_t>(Below(6)));
   }
 
   bool CachedPageIsWorthLess() {
@@ -557,6 +573,11 @@ class RandomWork {
     heat_.Advance(tokens);
   }
 
+  bool tiers() const { return shape_.host_slots > 0; }
+  bool OnDevice(const std::byte* at) const {
+    return at >= pool_->base() && at < pool_->base() + shape_.blocks * shape_.block_bytes;
+  }
+
   float HeatOf(NeuronId id) const { return residency_->heat().value(id); }
 
   void Forget(std::map<const std::byte*, NeuronId>::iterator slot) {
@@ -584,15 +605,17 @@ class RandomWork {
       if (pool_->owner_at(b) == BlockOwner::kNeuron) worths[b] = 0;
     }
     for (const auto& [slot, id] : slots_) {
+      if (!OnDevice(slot)) continue;
       const auto block = worths.find(BlockOf(slot));
       if (block != worths.end()) block->second += HeatOf(id);
     }
+    const bool as_usual = residency_->copies_under_way() == 0 && residency_->leaving_blocks().empty();
     const uint32_t free = pool_->free(), wanted = blocks > free && !fixed_ ? blocks - free : 0;
     residency_->MakeFree(blocks);
     const auto left = static_cast<uint32_t>(residency_->statistics().evicted_blocks - old.evicted_blocks);
     EXPECT_EQ(left, std::min<size_t>(wanted, worths.size()));
     EXPECT_EQ(pool_->free(), free + left);
-    if (left == 0) return;
+    if (left == 0 && residency_->statistics().copy_waits == old.copy_waits) return;
     double hottest_gone = 0, coldest_kept = std::numeric_limits<double>::infinity();
     for (const auto& [block, worth] : worths) {
       if (pool_->owner_at(block) == BlockOwner::kNeuron) {
@@ -601,29 +624,54 @@ class RandomWork {
         hottest_gone = std::max(hottest_gone, worth);
       }
     }
-    // Of more than 32 blocks some are not looked at.
-    if (worths.size() <= 32) {
+    // Of more than 32 blocks some are not looked at; those that something is on its way to are passed over, those that
+    // are being vacated go first.
+    if (worths.size() <= 32 && as_usual) {
       EXPECT_LE(hottest_gone, coldest_kept * (1 + 1e-5));
     }
+    counts_["evicted blocks"] += left;
+    counts_["relocated"] += residency_->statistics().relocated - old.relocated;
+    LookAround(old);
+  }
+
+  // Neurons may have moved or left, as the statistics say, but none has come and none is another.
+  void LookAround(const ResidencyStatistics& old) {
+    const ResidencyStatistics& now = residency_->statistics();
     uint64_t moved = 0, dropped = 0;
     std::map<const std::byte*, NeuronId> slots;
     for (size_t i = 0; i < where_.size(); ++i) {
-      const std::byte* now = residency_->Record(Neuron(i));
-      if (now) {
-        EXPECT_TRUE(slots.emplace(now, Neuron(i)).second) << "two neurons in one slot";
+      const std::byte* record = residency_->Record(Neuron(i));
+      if (record) {
+        EXPECT_TRUE(slots.emplace(record, Neuron(i)).second) << "two neurons in one slot";
       }
-      if (now && now != where_[i]) {
+      if (record && record != where_[i]) {
         ++moved;
-        EXPECT_TRUE(where_[i] && IsStamped(now, shape_.slot_bytes, StampOf(Neuron(i)))) << "moved wrongly";
+        EXPECT_TRUE(where_[i] && IsStamped(record, shape_.slot_bytes, StampOf(Neuron(i)))) << "moved wrongly";
       }
-      dropped += where_[i] && !now;
-      where_[i] = now;
+      dropped += where_[i] && !record;
+      where_[i] = record;
     }
     slots_ = std::move(slots);
-    EXPECT_EQ(moved, residency_->statistics().relocated - old.relocated);
-    EXPECT_EQ(dropped, residency_->statistics().dropped - old.dropped);
-    counts_["evicted blocks"] += left;
-    counts_["relocated"] += moved;
+    const uint64_t between = now.moved_up - old.moved_up + now.moved_down - old.moved_down;
+    const uint64_t moves = now.relocated - old.relocated + between;
+    EXPECT_EQ(dropped, now.dropped - old.dropped);
+    // One that came down may be dropped in the same breath; one that was waited for may move on with its block.
+    EXPECT_LE(moved, moves);
+    if (now.copy_waits == old.copy_waits) {
+      EXPECT_LE(moves - moved, between == 0 ? 0 : dropped);
+    }
+    counts_["moved up"] += now.moved_up - old.moved_up;
+    counts_["moved down"] += now.moved_down - old.moved_down;
+    counts_["copied in vain"] += now.copies_in_vain - old.copies_in_vain;
+    counts_["waited for copies"] += now.copy_waits - old.copy_waits;
+  }
+
+  void MoveBetweenTiers() {
+    const ResidencyStatistics old = residency_->statistics();
+    residency_->MoveBetweenTiers();
+    EXPECT_LE(residency_->copies_under_way(), RecordCopies::kMost);
+    EXPECT_EQ(residency_->statistics().copy_waits, old.copy_waits);
+    LookAround(old);
   }
 
   bool Admit(NeuronId id, bool only_if_free, const std::set<NeuronId>& in_use) {
@@ -678,11 +726,13 @@ class RandomWork {
         EXPECT_EQ(record, where_[Flat(id)]);
         if (record) {
           EXPECT_TRUE(IsStamped(record, 8, StampOf(id)));
+          if (tiers() && !OnDevice(record)) residency_->WantOnDevice(id);
         }
       }
       for (const NeuronId id : in_use) {
         if (!where_[Flat(id)]) Admit(id, false, in_use);
       }
+      MoveBetweenTiers();
     }
   }
 
@@ -701,7 +751,10 @@ class RandomWork {
 
   void Place() {
     ++counts_["placed"];
-    const size_t all = where_.size(), room = std::min<size_t>(residency_->slots(), all);
+    residency_->Vacate(0);
+    while (residency_->copies_under_way() > 0) MoveBetweenTiers();
+    const size_t all = where_.size(), on_device = std::min<size_t>(residency_->slots(), all);
+    const size_t room = std::min<size_t>(on_device + shape_.host_slots, all);
     const double unit = residency_->policy() == Policy::kElastic ? Increment() : heat_.clock();
     std::vector<float> values(all);
     std::vector<size_t> order(all);
@@ -711,17 +764,32 @@ class RandomWork {
       order[i] = i;
     }
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] > values[b]; });
-    std::vector<NeuronId> expected;
-    for (size_t i = 0; i < room; ++i) {
-      if (!where_[order[i]]) expected.push_back(Neuron(order[i]));
+    std::vector<Placement> expected;
+    std::vector<size_t> misplaced;
+    for (size_t i = 0; i < all; ++i) {
+      const std::byte* const at = where_[order[i]];
+      const Tier belongs = i < on_device ? Tier::kDevice : i < room ? Tier::kHost : Tier::kStore;
+      const Tier is = !at ? Tier::kStore : OnDevice(at) ? Tier::kDevice : Tier::kHost;
+      if (is == belongs) continue;
+      if (at) misplaced.push_back(order[i]);
+      if (belongs != Tier::kStore) expected.push_back({Neuron(order[i]), belongs});
     }
     std::sort(expected.begin(), expected.end());
     EXPECT_EQ(residency_->Place(values), expected);
-    for (size_t i = room; i < all; ++i) {
-      if (where_[order[i]]) Forget(slots_.find(where_[order[i]]));
-    }
+    for (const size_t i : misplaced) Forget(slots_.find(where_[i]));
     const size_t read = Below(4) == 0 ? Below(expected.size() + 1) : expected.size();  // it may fail half-way
-    for (size_t i = 0; i < read; ++i) EXPECT_TRUE(Admit(expected[i], true, {}));
+    std::vector<std::byte> record(shape_.slot_bytes);
+    for (size_t i = 0; i < read; ++i) {
+      const NeuronId id = expected[i].neuron;
+      Stamp(record.data(), record.size(), StampOf(id));
+      EXPECT_TRUE(residency_->Load(expected[i], record));
+      const std::byte* const at = residency_->Record(id);
+      ASSERT_TRUE(at);
+      EXPECT_EQ(OnDevice(at), expected[i].tier == Tier::kDevice);
+      EXPECT_TRUE(slots_.emplace(at, id).second) << "a free slot that held a neuron";
+      where_[Flat(id)] = at;
+      ++counts_["promoted"];
+    }
   }
 
   // What one use adds to a frequency now.
@@ -747,8 +815,11 @@ class RandomWork {
     EXPECT_EQ(prefix_->pages(), pages_.size());
     EXPECT_EQ(kv_.sequences(), sequences_.size());
     EXPECT_EQ(residency_->resident(), slots_.size());
-    EXPECT_EQ(residency_->slots() - residency_->free_slots(), slots_.size()) << "slots lost";
+    if (!tiers()) {
+      EXPECT_EQ(residency_->slots() - residency_->free_slots(), slots_.size()) << "slots lost";
+    }
     EXPECT_LE(budget_.peak_bytes(), budget_.total_bytes());
+    EXPECT_LE(host_budget_.peak_bytes(), host_budget_.total_bytes());
     for (uint32_t b = 0; b < shape_.blocks; ++b) {
       if (pool_->owner_at(b) != BlockOwner::kFree) continue;
       EXPECT_TRUE(holders_[b].expired()) << "freed while held";
@@ -792,6 +863,7 @@ class RandomWork {
 
   void CheckAll() {
     budget_.CheckInvariants();
+    host_budget_.CheckInvariants();
     pool_->CheckInvariants();
     kv_.CheckInvariants();
     prefix_->CheckInvariants();
@@ -817,7 +889,8 @@ class RandomWork {
     for (size_t i = 0; i < where_.size(); ++i) {
       // Rounded thousands of times, 2^-24 each.
       ASSERT_NEAR(HeatOf(Neuron(i)) / unit, heat_.value(i), frequency ? heat_.value(i) * 1e-3 + 1e-9 : 0) << i;
-      if (where_[i] && worths.contains(BlockOf(where_[i]))) worths[BlockOf(where_[i])] += heat_.value(i);
+      if (where_[i] && OnDevice(where_[i]) && worths.contains(BlockOf(where_[i])))
+        worths[BlockOf(where_[i])] += heat_.value(i);
     }
     const auto activity = residency_->ColdestBlockActivity();
     ASSERT_EQ(activity.has_value(), frequency && !worths.empty());
@@ -832,9 +905,11 @@ class RandomWork {
   const uint32_t max_tokens_;  // of a sequence: half of the pool
   const bool fixed_;
   std::mt19937_64 random_;
-  Budget budget_{4_MiB};
+  Budget budget_{4_MiB}, host_budget_{1_MiB};
   std::unique_ptr<BlockPool> pool_;
   KvTable kv_;
+  std::chrono::steady_clock::time_point now_;
+  HostDevice device_;
   std::unique_ptr<NeuronResidency> residency_;
   std::unique_ptr<PrefixIndex> prefix_;
 
@@ -871,6 +946,9 @@ TEST_P(ElasticRandom, LosesNoBlockOwnsNoneTwiceAndReadsNothingAfterReuse) {
   }
   for (const char* what : {"evicted blocks", "relocated", "displaced"}) {
     EXPECT_EQ(total[what] > 0, policy != Policy::kStatic) << what;
+  }
+  for (const char* what : {"moved up", "moved down", "copied in vain"}) {
+    EXPECT_EQ(total[what] > 0, policy != Policy::kStatic && shape.host_slots > 0) << what;
   }
 }
 

@@ -59,6 +59,8 @@ void ExpectReport(const json& report) {
                            "active_fraction",
                            "resident_neuron_fraction",
                            "device_work_fraction",
+                           "tiers",
+                           "copies",
                            "memory_management_fraction",
                            "predictor",
                            "store",
@@ -145,6 +147,38 @@ TEST_F(Output, ReportHasATimeSeriesAndWhoHasTheMemory) {
     for (const auto& part : memory[parts]) bytes += part.get<uint64_t>();
   }
   EXPECT_EQ(bytes, report["budget_bytes"]);
+}
+
+TEST_F(Output, TiersHaveTheirOwnNumbersAndPacedCopiesAreCalledSo) {
+  const std::vector<std::string> args = {"-n",          "60", "--device-memory", "60%", "--host-memory", "2MiB",
+                                         "--copy-gbps", "2"};
+  const Outcome outcome = Run(args);
+  ExpectDone(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("paced to 2 GB/s"));
+  std::vector<std::string> more = args;
+  more.push_back("--json");
+  const json report = Run(more).Json();
+  ExpectReport(report);
+  ASSERT_EQ(report["tiers"].size(), 2u);
+  const json &device = report["tiers"][0], &host = report["tiers"][1];
+  EXPECT_EQ(device["name"], "device");
+  EXPECT_EQ(host["name"], "host");
+  EXPECT_EQ(host["budget_bytes"], 2 << 20);
+  for (const json& tier : {device, host}) {
+    EXPECT_LE(tier["peak_bytes"].get<uint64_t>(), tier["budget_bytes"].get<uint64_t>());
+    EXPECT_GT(tier["neurons"].get<uint64_t>(), 0u);
+    EXPECT_GT(tier["work_fraction"].get<double>(), 0);
+  }
+  EXPECT_EQ(report["device_work_fraction"], device["work_fraction"]);
+  EXPECT_EQ(report["budget_bytes"].get<uint64_t>(),
+            device["budget_bytes"].get<uint64_t>() + host["budget_bytes"].get<uint64_t>());
+  EXPECT_EQ(report["copies"]["device"], "host RAM, copies paced to 2 GB/s");
+  EXPECT_GT(report["copies"]["up"].get<uint64_t>(), 0u);
+
+  const json alone = Run({"-n", "60", "--memory", "60%", "--json"}).Json();
+  EXPECT_EQ(alone["tiers"].size(), 1u);
+  EXPECT_TRUE(alone["copies"].is_null());
+  EXPECT_EQ(alone["logits_hash"], report["logits_hash"]);
 }
 
 TEST_F(Output, NoTokensAskedForGivesNone) {
@@ -264,6 +298,26 @@ TEST_F(Output, PlanAddsUpAndNamesTheSmallest) {
   testing::ExpectRefused(Tales("plan", {"--memory", "100KiB", "-c", "256", "--clients", "2"}), {smallest, "102400"});
 }
 
+TEST_F(Output, PlanOfTwoBudgetsAddsUpAndNamesTheSmallestOfBoth) {
+  const auto plan = [&](const std::string& device, const std::string& host, bool as_json) {
+    std::vector<std::string> args = {"--device-memory", device, "--host-memory", host, "-c", "256"};
+    if (as_json) args.push_back("--json");
+    return Tales("plan", args);
+  };
+  EXPECT_THAT(plan("7MiB", "2MiB", false).out, HasSubstr("and on the host"));
+  const json roomy = plan("7MiB", "2MiB", true).Json();
+  uint64_t sum = 0;
+  for (const json& need : roomy["host"]["needs"]) sum += need["bytes"].get<uint64_t>();
+  EXPECT_EQ(sum, roomy["host"]["total_bytes"]);
+  EXPECT_LE(sum, uint64_t{2} << 20);
+  EXPECT_GT(roomy["host"]["slots"].get<uint64_t>(), 1000u);
+  const uint64_t device = roomy["smallest_bytes"], host = roomy["host"]["smallest_bytes"];
+  ExpectDone(plan(std::to_string(device), std::to_string(host), false));
+  testing::ExpectRefused(plan(std::to_string(device - 1), "2MiB", false), {"device budget", std::to_string(device)});
+  testing::ExpectRefused(plan(std::to_string(device), std::to_string(host - 1), false),
+                         {"host budget", std::to_string(host)});
+}
+
 TEST_F(Output, LogitsAgreeWithTheGoldenOnes) {
   const json golden = json::parse(testing::ReadFileBytes(SourcePath("tests/golden/tales_q8_0.json")));
   for (const json& one : golden["cases"]) {
@@ -309,6 +363,17 @@ TEST_F(Output, BenchMeasures) {
   EXPECT_GT(report["bench"]["decode_tokens_per_second"]["median"].get<double>(), 0);
   EXPECT_EQ(report["decode"]["tokens"], 16);
   ExpectReport(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))));
+}
+
+TEST_F(Output, SpeedsMeasuredWithPacedCopiesSaySo) {
+  const std::vector<std::string> tiers = {"--device-memory", "60%", "--host-memory", "2MiB",
+                                          "--copy-gbps",     "3",   "--store-dir",   folder_.path()};
+  std::vector<std::string> bench = {"--prompt", "4", "-n", "2", "-r", "1"};
+  bench.insert(bench.end(), tiers.begin(), tiers.end());
+  EXPECT_THAT(Tales("bench", bench).out, HasSubstr("paced to 3 GB/s"));
+  std::vector<std::string> perplexity = {"-f", SourcePath("tests/golden/heldout.txt"), "-c", "32", "--windows", "1"};
+  perplexity.insert(perplexity.end(), tiers.begin(), tiers.end());
+  EXPECT_THAT(Tales("perplexity", perplexity).out, HasSubstr("paced to 3 GB/s"));
 }
 
 TEST_F(Output, ChatOfATemplateTalksInTurns) {

@@ -83,6 +83,26 @@ TEST_F(Usage, MemoryThatIsNoSize) {
   EXPECT_THAT(Listing(folder_.path()), ::testing::IsEmpty());
 }
 
+TEST_F(Usage, TiersThatContradictEachOther) {
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"-p", "hi"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Run(args);
+  };
+  ExpectRefused(run({"--memory", "8MiB", "--device-memory", "8MiB"}), {"--memory", "--device-memory", "one of them"});
+  ExpectRefused(run({"--host-memory", "8MiB"}), {"--host-memory", "--device-memory"});
+  ExpectRefused(run({"--memory", "8MiB", "--copy-gbps", "4"}), {"--copy-gbps", "--host-memory"});
+  ExpectRefused(run({"--memory", "8MiB", "--host-memory", "0"}), {"--host-memory", "0"});
+  ExpectRefused(run({"--memory", "8MiB", "--host-memory", "soup"}), {"--host-memory", "soup"});
+  for (const char* rate : {"0", "-2", "nan", "inf"}) {
+    SCOPED_TRACE(rate);
+    ExpectRefused(run({"--memory", "8MiB", "--host-memory", "8MiB", "--copy-gbps", rate}), {"--copy-gbps", rate});
+  }
+  ExpectRefused(Run({"-p", "hi", "--memory", "8MiB", "--host-memory", "8MiB"}, "tests/golden/tiny/qwen2.gguf"),
+                {"host tier", "silu", "--memory alone"});
+  ExpectDone(run({"-n", "2", "--device-memory", "8MiB"}));
+}
+
 TEST_F(Usage, ChoicesThatAreNone) {
   const auto expect = [&](const char* flag, const char* value, const char* choice) {
     ExpectRefused(RunTiny({flag, value}), {flag, value, choice});
