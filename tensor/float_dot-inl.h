@@ -116,9 +116,10 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] VW& v) {
 #endif
 }
 
-// acc[t][r] (+)= panel row r . x row t over `n` elements, a multiple of kWide.
+// acc[t][r] (+)= panel row r . x row t over `n` elements, a multiple of kWide. Meanwhile the rows `next` are fetched,
+// and the accumulators behind these: both come from L2.
 template <size_t kTokens, bool kFirst>
-HWY_INLINE void FloatTile(const float* panel, const float* const* x, size_t n, float* acc) {
+HWY_INLINE void FloatTile(const float* panel, const float* const* x, const float* const* next, size_t n, float* acc) {
   const DW d;
   VW sum[kTokens][kTileRows];
   HWY_UNROLL(3)
@@ -132,6 +133,10 @@ HWY_INLINE void FloatTile(const float* panel, const float* const* x, size_t n, f
     VW xv[kTokens];
     HWY_UNROLL(3)
     for (size_t t = 0; t < kTokens; ++t) xv[t] = hn::LoadU(d, x[t] + i);
+    if (i % 16 == 0) {
+      for (size_t t = 0; t < kTokens; ++t) hwy::Prefetch(next[t] + i);
+      hwy::Prefetch(acc + kTokens * kTileRows * kWide + i);
+    }
     HWY_UNROLL(8)
     for (size_t r = 0; r < kTileRows; ++r) {
       VW w = hn::Load(d, panel + r * kPanelElements + i);
@@ -154,11 +159,11 @@ HWY_INLINE void FloatTiles(const float* panel, const float* const* x, size_t tok
   constexpr size_t kStep = kTileRows * kTileTokens * kWide;
   size_t t = 0;
   for (; t + kTileTokens <= tokens; t += kTileTokens, acc += kStep) {
-    FloatTile<kTileTokens, kFirst>(panel, x + t, n, acc);
+    FloatTile<kTileTokens, kFirst>(panel, x + t, x + std::min(t + kTileTokens, tokens - kTileTokens), n, acc);
     fetch(t / kTileTokens, tokens / kTileTokens);
   }
-  if (tokens - t == 2) FloatTile<2, kFirst>(panel, x + t, n, acc);
-  if (tokens - t == 1) FloatTile<1, kFirst>(panel, x + t, n, acc);
+  if (tokens - t == 2) FloatTile<2, kFirst>(panel, x + t, x, n, acc);
+  if (tokens - t == 1) FloatTile<1, kFirst>(panel, x + t, x, n, acc);
 }
 
 // out[r] = SumLanes(vector r).

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <deque>
 
 #include "base/units.h"
 #include "device/host_device.h"
+#include "hybrid/neuron_loader.h"
 #include "runtime/model/model_hash.h"
 
 namespace elasticmem {
@@ -260,30 +260,16 @@ Status Engine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-// Fills the slots, first the device's: with the hottest neurons where a profile tells them, else with the same share of
-// every layer, in the order in which the store keeps them.
+// Fills the slots with the hottest neurons where a profile tells them, else with the same share of every layer.
 Status Engine::FillNeurons(const EngineOptions& options) {
   const RecordLayout& layout = store_->layout();
   residency_->Grow();
-  if (!options.profile.empty()) {
-    if (options.profile.size() != uint64_t{layout.layers} * layout.ff) {
-      return InvalidInput("the activation profile has {} values; expected {} layers of {} neurons",
-                          options.profile.size(), layout.layers, layout.ff);
-    }
-    return ReadNeurons(residency_->Place(options.profile), options.progress);
+  if (options.profile.empty()) return ReadNeurons(EvenPlacement(*store_, *residency_), options.progress);
+  if (options.profile.size() != uint64_t{layout.layers} * layout.ff) {
+    return InvalidInput("the activation profile has {} values; expected {} layers of {} neurons",
+                        options.profile.size(), layout.layers, layout.ff);
   }
-  const uint32_t on_device = std::min(layout.ff, residency_->slots() / layout.layers);
-  const uint32_t in_memory = std::min(layout.ff, on_device + residency_->host_slots() / layout.layers);
-  std::vector<Placement> neurons;
-  neurons.reserve(uint64_t{in_memory} * layout.layers);
-  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
-    for (uint32_t neuron = 0; neuron < layout.ff; ++neuron) {
-      const uint32_t position = store_->Position(layer, neuron);
-      if (position >= in_memory) continue;
-      neurons.push_back({{layer, neuron}, position < on_device ? Tier::kDevice : Tier::kHost});
-    }
-  }
-  return ReadNeurons(neurons, options.progress);
+  return ReadNeurons(residency_->Place(options.profile), options.progress);
 }
 
 Status Engine::PlaceNeurons(std::span<const float> worth) {
@@ -291,55 +277,11 @@ Status Engine::PlaceNeurons(std::span<const float> worth) {
   return ReadNeurons(residency_->Place(worth), nullptr);
 }
 
-// Reads missing neurons, ordered by layer, into free slots of their tiers.
-Status Engine::ReadNeurons(std::span<const Placement> neurons, const Progress& progress) {
-  const RecordLayout& layout = store_->layout();
-  const uint64_t longest = std::min<uint64_t>(delta_ring_->max_bytes(store_->file()) / 4, 512_KiB);
-  struct Pending {
-    ReadRing::Ticket ticket;
-    MergedRead read;
-    uint64_t begin;  // of its layer's neurons, in `order`
-  };
-  std::deque<Pending> pending;
-  std::vector<Placement> order(neurons.begin(), neurons.end());
-  uint64_t done = 0;
-  const auto take_oldest = [&]() -> Status {
-    const Pending oldest = pending.front();
-    pending.pop_front();
-    EM_ASSIGN_OR_RETURN(const auto bytes, delta_ring_->Wait(oldest.ticket));
-    for (size_t i = 0; i < oldest.read.count; ++i) {
-      const NeuronId id = order[oldest.begin + oldest.read.first + i].neuron;
-      const auto tail = bytes.subspan(store_->TailOffset(id.layer, id.neuron) - oldest.read.offset, layout.tail_bytes);
-      EM_RETURN_IF_ERROR(store_->VerifyTail(id.layer, id.neuron, tail));
-      residency_->Load(order[oldest.begin + oldest.read.first + i], tail);
-    }
-    done += oldest.read.count * layout.record_bytes;
-    if (progress) progress("loading neurons", done, order.size() * layout.record_bytes);
-    delta_ring_->Release();
-    return absl::OkStatus();
-  };
-  const auto read_all = [&]() -> Status {
-    for (uint64_t begin = 0, end = 0; begin < order.size(); begin = end) {
-      while (end < order.size() && order[end].neuron.layer == order[begin].neuron.layer) ++end;
-      const auto offset = [&](const Placement& p) { return store_->TailOffset(p.neuron.layer, p.neuron.neuron); };
-      std::sort(order.begin() + static_cast<long>(begin), order.begin() + static_cast<long>(end),
-                [&](const Placement& a, const Placement& b) { return offset(a) < offset(b); });
-      std::vector<ByteRange> ranges;
-      for (uint64_t i = begin; i < end; ++i) ranges.push_back({offset(order[i]), layout.tail_bytes});
-      for (const MergedRead& read : MergeReads(ranges, SparseFfn::kMaxGapBytes, longest)) {
-        EM_RETURN_IF_ERROR(CheckCancelled());
-        std::optional<ReadRing::Ticket> ticket;
-        while (!(ticket = delta_ring_->Enqueue(store_->file(), read.offset, read.bytes)))
-          EM_RETURN_IF_ERROR(take_oldest());
-        pending.push_back({*ticket, read, begin});
-      }
-    }
-    while (!pending.empty()) EM_RETURN_IF_ERROR(take_oldest());
-    return absl::OkStatus();
-  };
-  const Status status = read_all();
-  if (!status.ok()) delta_ring_->Clear();
-  return status;
+Status Engine::ReadNeurons(std::vector<Placement> neurons, const Progress& progress) {
+  return LoadNeurons(*store_, *residency_, *delta_ring_, std::move(neurons), [&](uint64_t done, uint64_t total) {
+    if (progress) progress("loading neurons", done, total);
+    return CheckCancelled();
+  });
 }
 
 // Before KV blocks go back to the pool, neurons in their tails must leave. Shared blocks stay.

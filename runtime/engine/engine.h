@@ -167,7 +167,7 @@ class Engine {
   Status LoadWeights(const EngineOptions& options);
   Status MakePool(const EngineOptions& options);
   Status FillNeurons(const EngineOptions& options);
-  Status ReadNeurons(std::span<const Placement> neurons, const Progress& progress);
+  Status ReadNeurons(std::vector<Placement> neurons, const Progress& progress);
   void LendLeftovers(SequenceId sequence, uint32_t tokens, uint32_t pages_before, bool last_was_copied);
   void PrepareNext(std::span<const StepSlice> slices);
   void FreeBlocks(uint32_t blocks);
