@@ -167,29 +167,37 @@ void Batcher::TakeTurns() {
   };
   std::stable_sort(planned_.begin(), planned_.end(),
                    [&](const Planned& a, const Planned& b) { return key(a) < key(b); });
-  left_out_.assign(planned_.begin() + batch, planned_.end());
+  for (auto it = planned_.begin() + batch; it != planned_.end(); ++it) left_out_.push_back({it->entry, 0, 1});
   planned_.resize(batch);
   ++statistics_.partial_steps;
 }
 
-// One token of each that decodes, then chunks of prompts, in order.
+// One token of each that decodes, then chunks of prompts, in order: no more of them than there are free blocks for, so
+// that those who decode don't wait while neurons leave. The rest is made ready for the next step.
 void Batcher::PlanSlices(const std::vector<Entry*>& order) {
   planned_.clear();
   left_out_.clear();
-  uint32_t room = engine_->max_step_tokens();
+  uint32_t room = engine_->max_step_tokens(), free = engine_->pool().free();
   for (Entry* entry : order) {
     if (!entry->second.running || Pending(entry->second) != 1) continue;
-    planned_.push_back({entry, 1});
+    planned_.push_back({entry, 1, 1});
+    const uint32_t blocks = engine_->BlocksFor(entry->second.sequence, 1);
+    free -= std::min(free, blocks);
     --room;
   }
-  only_decodes_ = !planned_.empty();
-  if (only_decodes_) room = std::min(room, options_.prefill_tokens_beside_decode);
+  const bool some_decode = !planned_.empty();
+  only_decodes_ = some_decode;
+  if (some_decode) room = std::min(room, options_.prefill_tokens_beside_decode);
   for (Entry* entry : order) {
     const uint32_t pending = entry->second.running ? Pending(entry->second) : 0;
     if (pending <= 1 || room == 0) continue;
-    planned_.push_back({entry, std::min(pending, room)});
-    room -= planned_.back().tokens;
-    only_decodes_ = false;
+    Planned chunk{entry, std::min(pending, room), std::min(pending, room)};
+    room -= chunk.wanted;
+    const SequenceId sequence = entry->second.sequence;
+    while (some_decode && chunk.tokens > 0 && engine_->BlocksFor(sequence, chunk.tokens) > free) --chunk.tokens;
+    free -= std::min(free, engine_->BlocksFor(sequence, chunk.tokens));
+    (chunk.tokens > 0 ? planned_ : left_out_).push_back(chunk);
+    only_decodes_ &= chunk.tokens == 0;
   }
   if (only_decodes_ && options_.measure_batch) TakeTurns();
 }
@@ -229,9 +237,11 @@ void Batcher::DropUntil(uint64_t blocks) {
 void Batcher::MakeRoom() {
   uint64_t blocks = 0;
   uint32_t kept = 0;
-  for (const Planned& p : planned_) {
-    blocks += engine_->BlocksFor(p.entry->second.sequence, p.tokens);
-    kept += engine_->tokens(p.entry->second.sequence) == 0;
+  for (const std::vector<Planned>* some : {&planned_, &left_out_}) {
+    for (const Planned& p : *some) {
+      blocks += engine_->BlocksFor(p.entry->second.sequence, p.wanted);
+      kept += engine_->tokens(p.entry->second.sequence) == 0;
+    }
   }
   for (const auto& [id, c] : conversations_) kept += engine_->tokens(c.sequence) > 0;
   for (; options_.max_kept > 0 && kept > options_.max_kept; --kept) {
@@ -307,10 +317,10 @@ StatusOr<std::vector<BatchEvent>> Batcher::Step() {
     const uint32_t at = engine_->tokens(c.sequence);
     const uint32_t rest = static_cast<uint32_t>(c.tokens.size()) - at - p.tokens;
     slices_.push_back({c.sequence, std::span(c.tokens).subspan(at, p.tokens), rest == 0,
-                       rest > 0 ? std::min(rest, p.tokens) : c.generated + 1 < c.request.max_tokens});
+                       rest > 0 ? std::min(rest, p.wanted) : c.generated + 1 < c.request.max_tokens});
   }
   // Their pages are due as well.
-  for (const Planned& p : left_out_) slices_.push_back({p.entry->second.sequence, {}, false, p.tokens});
+  for (const Planned& p : left_out_) slices_.push_back({p.entry->second.sequence, {}, false, p.wanted});
   const double begin = Now();
   StatusOr<std::span<const float>> logits = engine_->Step(slices_);
   if (logits.ok() && only_decodes_) batch_size_.Measured(static_cast<uint32_t>(planned_.size()), Now() - begin);

@@ -145,9 +145,10 @@ class Batcher {
   struct Planned {
     Entry* entry;
     uint32_t tokens;
+    uint32_t wanted;  // as many, or more where blocks are not ready for them
   };
   std::vector<Planned> planned_;   // the step's slices
-  std::vector<Planned> left_out_;  // ready to decode, but not in this step
+  std::vector<Planned> left_out_;  // ready, but not in this step; tokens is 0
   bool only_decodes_ = false;
   BatchSize batch_size_;
   std::vector<StepSlice> slices_;

@@ -446,6 +446,35 @@ TEST_F(BatcherTest, ThoseLeftOutFindTheirBlocksReady) {
   EXPECT_EQ(engine->statistics().late_blocks, late);
 }
 
+TEST_F(BatcherTest, NobodyWhoDecodesWaitsForTheBlocksOfAnothersPrompt) {
+  EngineOptions options = Options(4);
+  options.kv_tokens = 250;
+  options.budget_bytes = BudgetFor(options, 6 * 250);
+  const auto engine = OpenEngine(*model_, options);
+  ASSERT_NE(engine, nullptr);
+  Batcher batcher(engine.get(), BatchOf(4));
+  std::vector<TokenId> prompt;
+  while (prompt.size() < 150) prompt.push_back(static_cast<TokenId>(300 + prompt.size()));
+  const ConversationId first = batcher.Open();
+  const Status submitted = batcher.Submit(first, Greedy(Encode("Once upon a time"), 200));
+  ASSERT_TRUE(submitted.ok()) << Message(submitted);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(batcher.Step().ok());
+  ASSERT_LT(engine->pool().free(), engine->BlocksOfSequence(150));
+  const uint64_t late = engine->statistics().late_blocks;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(batcher.Submit(batcher.Open(), Greedy(prompt, 2)).ok());
+    for (int step = 0; step < 60; ++step) {
+      const auto events = batcher.Step();
+      ASSERT_TRUE(events.ok());
+      const auto of_first = [&](const BatchEvent& event) { return event.conversation == first && event.token; };
+      EXPECT_TRUE(std::any_of(events->begin(), events->end(), of_first));
+    }
+  }
+  EXPECT_EQ(batcher.running(), 1u);  // the others have their answers
+  EXPECT_GT(engine->residency()->statistics().evicted_blocks, 0u);
+  EXPECT_EQ(engine->statistics().late_blocks, late);
+}
+
 // Admitted and cancelled in every state: all blocks come back.
 void Churn(const Model& model, const EngineOptions& options, int rounds) {
   const auto engine = OpenEngine(model, options);
