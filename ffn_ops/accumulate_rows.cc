@@ -2,6 +2,7 @@
 // rows a pass: y stays in L1 and is read and written once for the four, and the next four rows are prefetched line by
 // line. AccumulateGroup takes float rows all at once, a few vectors of columns at a time, whose sums stay in registers.
 #include <algorithm>
+#include <type_traits>
 
 #include "ffn_ops/sparse_ffn.h"
 #include "tensor/simd_targets.h"
@@ -195,12 +196,13 @@ HWY_NOINLINE void AddGroup(std::span<const std::byte* const> rows, const float* 
 
 #endif  // EM_SIMD
 
-void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
-                    size_t col_end, float* y) {
 #if EM_SIMD
+// work(the type as a constant)
+template <class Work>
+void WithType(DType dtype, Work&& work) {
 #define EM_CASE(type) \
   case DType::type:   \
-    return Accumulate<DType::type>(rows, coefficients, col_begin, col_end, y + col_begin)
+    return work(std::integral_constant<DType, DType::type>())
   switch (dtype) {
     EM_CASE(kF32);
     EM_CASE(kF16);
@@ -217,6 +219,14 @@ void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const f
     EM_CASE(kQ6_K);
   }
 #undef EM_CASE
+}
+#endif
+
+void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
+                    size_t col_end, float* y) {
+#if EM_SIMD
+  WithType(dtype, [&]<DType kType>(std::integral_constant<DType, kType>)
+                      HWY_ATTR { Accumulate<kType>(rows, coefficients, col_begin, col_end, y + col_begin); });
 #else
   AccumulateRowsReference(dtype, rows, coefficients, col_begin, col_end, y);
 #endif
@@ -225,25 +235,8 @@ void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const f
 void AddGroupHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                   size_t col_end, float* y, [[maybe_unused]] std::span<const std::byte* const> ahead) {
 #if EM_SIMD
-#define EM_CASE(type) \
-  case DType::type:   \
-    return AddGroup<DType::type>(rows, coefficients, col_begin, col_end, y + col_begin, ahead)
-  switch (dtype) {
-    EM_CASE(kF32);
-    EM_CASE(kF16);
-    EM_CASE(kBF16);
-    EM_CASE(kQ8_0);
-    EM_CASE(kQ4_0);
-    EM_CASE(kQ4_1);
-    EM_CASE(kQ5_0);
-    EM_CASE(kQ5_1);
-    EM_CASE(kQ2_K);
-    EM_CASE(kQ3_K);
-    EM_CASE(kQ4_K);
-    EM_CASE(kQ5_K);
-    EM_CASE(kQ6_K);
-  }
-#undef EM_CASE
+  WithType(dtype, [&]<DType kType>(std::integral_constant<DType, kType>)
+                      HWY_ATTR { AddGroup<kType>(rows, coefficients, col_begin, col_end, y + col_begin, ahead); });
 #else
   AccumulateGroupReference(dtype, rows, coefficients, col_begin, col_end, y);
 #endif

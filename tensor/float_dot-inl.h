@@ -106,7 +106,7 @@ constexpr size_t kFewTokens = EM_REGISTERS >= 32 ? 4 : 2;
 // AVX-512 and NEON. More rows ask less of L2, from which the tokens come.
 constexpr size_t kTileRows = EM_REGISTERS >= 32 ? 8 : 4;
 constexpr size_t kTileTokens = 3;
-constexpr size_t kPanelElements = 512;  // kTileRows rows of floats: 16 or 32 KiB
+constexpr size_t kPanelElements = 512;  // kTileRows rows of floats: 8 or 16 KiB
 constexpr size_t kTokensInFlight = 64;
 
 // Keeps the compiler from loading `v` anew for each use.

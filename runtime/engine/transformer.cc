@@ -130,6 +130,7 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
 
   EM_RETURN_IF_ERROR(Embed(rows));
   PrepareRope(rows);
+  FindRuns(rows);
   for (uint32_t l = 0; l < spec_.layers; ++l) {
     const LayerWeights& w = weights_.layers()[l];
 
@@ -220,15 +221,18 @@ Status Transformer::Attention(std::span<const StepRow> rows, uint32_t layer) {
 }
 
 // Rows that follow each other in their sequence go together, a few at a time: they share the work on its KV.
-void Transformer::AttendAll(std::span<const StepRow> rows, uint32_t layer) {
-  const uint32_t window = spec_.layer[layer].local ? spec_.window : 0;
-  const uint32_t group = spec_.heads / spec_.kv_heads;
+void Transformer::FindRuns(std::span<const StepRow> rows) {
   attend_first_.assign(1, 0);
   for (uint32_t t = 1; t < rows.size(); ++t) {
     const bool follows = rows[t].sequence == rows[t - 1].sequence && rows[t].position == rows[t - 1].position + 1;
     if (!follows || t - attend_first_.back() == kAttendRows) attend_first_.push_back(t);
   }
   attend_first_.push_back(static_cast<uint32_t>(rows.size()));
+}
+
+void Transformer::AttendAll(std::span<const StepRow> rows, uint32_t layer) {
+  const uint32_t window = spec_.layer[layer].local ? spec_.window : 0;
+  const uint32_t group = spec_.heads / spec_.kv_heads;
   const size_t units = (attend_first_.size() - 1) * spec_.kv_heads;
   const size_t workers = std::min<size_t>(team_.threads(), units);
   team_.ParallelFor(workers, [&](size_t worker) {

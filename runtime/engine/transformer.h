@@ -65,6 +65,7 @@ class Transformer {
   Status Embed(std::span<const StepRow> rows);
   void PrepareRope(std::span<const StepRow> rows);
   Status Attention(std::span<const StepRow> rows, uint32_t layer);
+  void FindRuns(std::span<const StepRow> rows);
   void AttendAll(std::span<const StepRow> rows, uint32_t layer);
   Status FeedForward(size_t tokens, uint32_t layer);
   Status AccumulateTransposed(const DenseMatrix& down, const float* coefficients, size_t tokens, float* y);
