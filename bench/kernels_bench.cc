@@ -49,7 +49,7 @@ Buffer RandomRows(DType dtype, size_t rows, size_t cols) {
 struct Activations {
   Activations(DType weights, size_t tokens, size_t cols) {
     const ActivationFormat format = FormatFor(weights);
-    const size_t stride = RoundUp<size_t>(ActivationRowBytes(format, cols), 64);
+    const size_t stride = ActivationStride(format, cols);
     buffer = Allocate(tokens * stride);
     std::mt19937 rng(2);
     std::normal_distribution<float> normal;

@@ -60,7 +60,7 @@ void QuantizeBlock(const float* x, size_t b, Q16Group* group) {
       hn::StoreU(hn::DemoteTo(d8, low), d8, group->low[b] + i * kLanes);
       sum = hn::Add(sum, q);
     }
-    group->sums[half][b] = hn::GetLane(hn::SumOfLanes(di, sum));
+    group->sums[half][b] = static_cast<float>(hn::GetLane(hn::SumOfLanes(di, sum)));
   }
 #else
   for (size_t i = 0; i < 32; ++i) {
@@ -68,9 +68,10 @@ void QuantizeBlock(const float* x, size_t b, Q16Group* group) {
     const int high = static_cast<int>(std::nearbyint(static_cast<float>(q) * kToHigh));
     group->high[b][i] = static_cast<int8_t>(high);
     group->low[b][i] = static_cast<int8_t>(q - high * kQ16Step);
-    group->sums[i / 16][b] += q;
+    group->sums[i / 16][b] += static_cast<float>(q);
   }
 #endif
+  group->sum[b] = group->sums[0][b] + group->sums[1][b];
 }
 
 void QuantizeActivations(const float* x, size_t elements, Q16Group* groups) {

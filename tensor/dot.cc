@@ -1,6 +1,8 @@
 // Dot products for every type, compiled once per instruction set and chosen at run time.
 #include "tensor/dot.h"
 
+#include <string_view>
+
 #include "tensor/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,32 +12,49 @@
 #include <hwy/highway.h>
 
 #include "tensor/float_dot-inl.h"
+#include "tensor/int8_dot-inl.h"
 #include "tensor/quant_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace elasticmem {
 namespace HWY_NAMESPACE {
+#if EM_SIMD
+
+template <DType kType>
+void Dots(std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out, size_t out_stride,
+          std::span<const std::byte* const> ahead) {
+  if constexpr (!IsQuantized(kType)) {
+    FloatDotRows<kType>(rows, cols, x, out, out_stride, ahead);
+  } else {
+#if EM_VNNI
+    if (Int8UnitsHere() != Int8Units::kNone) return Int8DotRows<kType>(rows, cols, x, out, out_stride, ahead);
+#endif
+    QuantDotRows<kType>(rows, cols, x, out, out_stride, ahead);
+  }
+}
+
+#endif  // EM_SIMD
 
 void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
                  size_t out_stride, [[maybe_unused]] std::span<const std::byte* const> ahead) {
 #if EM_SIMD
-#define EM_CASE(kernel, type) \
-  case DType::type:           \
-    return kernel<DType::type>(rows, cols, x, out, out_stride, ahead)
+#define EM_CASE(type) \
+  case DType::type:   \
+    return Dots<DType::type>(rows, cols, x, out, out_stride, ahead)
   switch (dtype) {
-    EM_CASE(FloatDotRows, kF32);
-    EM_CASE(FloatDotRows, kF16);
-    EM_CASE(FloatDotRows, kBF16);
-    EM_CASE(QuantDotRows, kQ8_0);
-    EM_CASE(QuantDotRows, kQ4_0);
-    EM_CASE(QuantDotRows, kQ4_1);
-    EM_CASE(QuantDotRows, kQ5_0);
-    EM_CASE(QuantDotRows, kQ5_1);
-    EM_CASE(QuantDotRows, kQ2_K);
-    EM_CASE(QuantDotRows, kQ3_K);
-    EM_CASE(QuantDotRows, kQ4_K);
-    EM_CASE(QuantDotRows, kQ5_K);
-    EM_CASE(QuantDotRows, kQ6_K);
+    EM_CASE(kF32);
+    EM_CASE(kF16);
+    EM_CASE(kBF16);
+    EM_CASE(kQ8_0);
+    EM_CASE(kQ4_0);
+    EM_CASE(kQ4_1);
+    EM_CASE(kQ5_0);
+    EM_CASE(kQ5_1);
+    EM_CASE(kQ2_K);
+    EM_CASE(kQ3_K);
+    EM_CASE(kQ4_K);
+    EM_CASE(kQ5_K);
+    EM_CASE(kQ6_K);
   }
 #undef EM_CASE
 #else
@@ -62,7 +81,19 @@ void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, c
   HWY_DYNAMIC_DISPATCH(DotRowsHere)(dtype, rows, cols, x, out, out_stride, ahead);
 }
 
-const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+const char* SimdTargetName() {
+  const char* name = HWY_DYNAMIC_DISPATCH(TargetName)();
+  if (std::string_view(name) != "AVX3") return name;
+  switch (Int8UnitsHere()) {
+    case Int8Units::kNone:
+      break;
+    case Int8Units::kVnni:
+      return "AVX3+VNNI";
+    case Int8Units::kAmx:
+      return "AVX3+AMX";
+  }
+  return name;
+}
 
 }  // namespace elasticmem
 #endif

@@ -4,7 +4,7 @@
 // Each dot has one order of sums, fixed by the weight type, the number of columns and the instruction set:
 //   float types: vector lanes along K, one accumulator a dot, then a fixed tree;
 //   quantised:   each block of 32 is an exact integer sum, scaled into accumulator (block mod lanes), then the same
-//   tree.
+//   tree; with VNNI, into one accumulator.
 // Batches of tokens run other loops over the same sums. NaN weights or activations give NaN.
 #pragma once
 
@@ -25,7 +25,7 @@ void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, c
 void DotRowsReference(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x,
                       float* out, size_t out_stride);
 
-// The name of the instruction set that the kernels run with here: "AVX2", "AVX3", ...
+// The name of the instruction set that the kernels run with here: "AVX2", "AVX3", "AVX3+VNNI", "AVX3+AMX", ...
 const char* SimdTargetName();
 
 }  // namespace elasticmem

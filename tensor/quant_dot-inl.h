@@ -55,7 +55,7 @@ constexpr size_t kScalesPerBlock = Format<kType>::kHalves ? 2 : 1;
 // The activations' side of kLanes blocks.
 struct XScales {
   VF scale;
-  VI32 sums[2];  // by half
+  VF sums[2];  // by half, or [0] of the whole block
 };
 
 // sums over pairs of both planes -> sums of what an activation's scale multiplies.
@@ -70,15 +70,15 @@ HWY_INLINE VF AddScaled(const VI32* sums, const Scales& w, const XScales& x, VF 
   const DF df;
   HWY_UNROLL(2)
   for (size_t h = 0; h < kScalesPerBlock<kType>; ++h) {
-    const VI32 x_sum = F::kHalves ? x.sums[h] : hn::Add(x.sums[0], x.sums[1]);
+    const VF x_sum = x.sums[h];
     VI32 sum = sums[h];
     if constexpr (F::kOffset != 0) {
       constexpr int kShift = hwy::CeilLog2(static_cast<uint32_t>(F::kOffset));
       static_assert(1 << kShift == F::kOffset);
-      sum = hn::Sub(sum, hn::ShiftLeft<kShift>(x_sum));
+      sum = hn::Sub(sum, hn::ShiftLeft<kShift>(hn::ConvertTo(DI32(), x_sum)));
     }
     acc = hn::MulAdd(hn::ConvertTo(df, sum), hn::Mul(w.scale[h], x.scale), acc);
-    if constexpr (F::kMin) acc = hn::MulAdd(hn::ConvertTo(df, x_sum), hn::Mul(w.minimum[h], x.scale), acc);
+    if constexpr (F::kMin) acc = hn::MulAdd(x_sum, hn::Mul(w.minimum[h], x.scale), acc);
   }
   return acc;
 }
@@ -131,8 +131,10 @@ HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q16Group& 
     for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType>(row, b, n, part, x, first);
   }
   if constexpr (!Format<kType>::kHalves) halves[0] = hn::Add(halves[0], halves[1]);
-  const XScales xs = {hn::LoadU(DF(), x.scale + first),
-                      {hn::LoadU(d, x.sums[0] + first), hn::LoadU(d, x.sums[1] + first)}};
+  const DF df;
+  const XScales xs = {
+      hn::LoadU(df, x.scale + first),
+      {hn::LoadU(df, (Format<kType>::kHalves ? x.sums[0] : x.sum) + first), hn::LoadU(df, x.sums[1] + first)}};
   return AddScaled<kType>(halves, LoadScales<kType>(row, b, n), xs, acc);
 }
 
@@ -263,7 +265,8 @@ HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, c
     const Q16Group& g = reinterpret_cast<const Q16Group*>(x.Row(token + t))[b / 8];
     VI32 sums[2];
     PanelDot<kType>(w, g.high[j], g.low[j], sums);
-    const XScales xs = {hn::Set(df, g.scale[j]), {hn::Set(DI32(), g.sums[0][j]), hn::Set(DI32(), g.sums[1][j])}};
+    const XScales xs = {hn::Set(df, g.scale[j]),
+                        {hn::Set(df, Format<kType>::kHalves ? g.sums[0][j] : g.sum[j]), hn::Set(df, g.sums[1][j])}};
     float* lane_acc = acc + b % kLanes * kLanes;
     hn::Store(AddScaled<kType>(sums, s, xs, hn::Load(df, lane_acc)), df, lane_acc);
   }

@@ -33,16 +33,17 @@ enum class ActivationFormat : uint8_t {
 // 8 blocks of 32 activations: value i of block b is scale[b] * (254 * high[b][i] + low[b][i]). Two planes of int8 and
 // not one: products stay those of int8 instructions, and the rounding of a block to 1/32258 of its largest value is
 // lost in that of the weights, where rounding to 1/127 moves a model's logits by up to 0.5. sums[h][b] is the sum over
-// half h of what scale multiplies, for types with an offset or a minimum. Field by field rather than block by block,
-// because kernels treat 8 blocks as the lanes of a vector. The blocks past the end of a row are all zero. Quantised per
-// row, so a row's bytes do not depend on its batch.
+// half h of what scale multiplies, sum[b] that over the block, for types with an offset or a minimum: integers below
+// 2^20. Field by field rather than block by block, because kernels treat 8 blocks as the lanes of a vector. The blocks
+// past the end of a row are all zero. Quantised per row, so a row's bytes do not depend on its batch.
 struct Q16Group {
   float scale[8];
-  int32_t sums[2][8];
+  float sums[2][8];
+  float sum[8];
   int8_t high[8][32];
   int8_t low[8][32];
 };
-static_assert(sizeof(Q16Group) == 608);
+static_assert(sizeof(Q16Group) == 640);
 inline constexpr size_t kQ16GroupElements = 256;
 inline constexpr int kQ16Step = 254;                  // |high|, |low| <= 127
 inline constexpr float kQ16Largest = 127 * kQ16Step;  // what a block's largest magnitude becomes
@@ -50,10 +51,15 @@ inline constexpr float kQ16Largest = 127 * kQ16Step;  // what a block's largest 
 constexpr ActivationFormat FormatFor(DType weights) {
   return IsQuantized(weights) ? ActivationFormat::kQ16 : ActivationFormat::kF32;
 }
-// Bytes of one prepared row; rows start `RoundUp(.., 64)` apart.
+// Bytes of one prepared row, and from one to the next: an odd number of cache lines, so that a block of all tokens of a
+// batch does not lie in a few sets of the cache.
 constexpr size_t ActivationRowBytes(ActivationFormat format, size_t elements) {
   return format == ActivationFormat::kF32 ? elements * sizeof(float)
                                           : (elements + kQ16GroupElements - 1) / kQ16GroupElements * sizeof(Q16Group);
+}
+
+constexpr size_t ActivationStride(ActivationFormat format, size_t elements) {
+  return ((ActivationRowBytes(format, elements) + 63) / 64 | 1) * 64;
 }
 
 // `x` [elements] (a multiple of 32 for kQ16) in `format` at `out`. A block with a NaN or an infinity gets a NaN scale,

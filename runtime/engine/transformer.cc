@@ -45,7 +45,7 @@ struct Transformer::Scratch {
     const bool matrices = ffn == FfnPath::kMatrices;
     const size_t d = spec.d_model, ff = spec.ff;
     const size_t widest = std::max<size_t>({d, spec.q_dim(), matrices ? ff : 0});
-    s.quantised_stride = RoundUp<size_t>(ActivationRowBytes(ActivationFormat::kQ16, widest), 64);
+    s.quantised_stride = ActivationStride(ActivationFormat::kQ16, widest);
     s.attend_stride = RoundUp<size_t>(AttendScratchFloats(page, kAttendRows, spec.heads / spec.kv_heads), 16);
     s.x = carver.Take<float>(tokens * d);
     s.h = carver.Take<float>(tokens * d);

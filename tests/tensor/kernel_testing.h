@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "tensor/int8_units.h"
 #include "tensor/quantize.h"
 // Highway's list must match the library's.
 #include "tensor/simd_targets.h"
@@ -26,7 +27,18 @@ void ForEachTarget(const Body& body) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);
+    LimitInt8UnitsForTest(Int8Units::kNone);
     body();
+    LimitInt8UnitsForTest(Int8Units::kAmx);
+    if (target == HWY_AVX3) {
+      for (const Int8Units units : {Int8Units::kVnni, Int8Units::kAmx}) {
+        if (Int8UnitsHere() < units) continue;
+        SCOPED_TRACE(units == Int8Units::kVnni ? "VNNI" : "AMX");
+        LimitInt8UnitsForTest(units);
+        body();
+        LimitInt8UnitsForTest(Int8Units::kAmx);
+      }
+    }
     hwy::SetSupportedTargetsForTest(0);
     hwy::GetChosenTarget().DeInit();
   }
@@ -111,7 +123,7 @@ inline std::vector<float> NormalFloats(size_t n, uint32_t seed) {
 struct PreparedRows {
   PreparedRows(ActivationFormat format, size_t tokens, size_t cols, uint32_t seed)
       : cols(cols), x(NormalFloats(tokens * cols, seed)) {
-    const size_t stride = RoundUp<size_t>(ActivationRowBytes(format, cols), 64);
+    const size_t stride = ActivationStride(format, cols);
     bytes.resize(tokens * stride);
     view = {format, bytes.data(), tokens, stride};
     Prepare();
