@@ -5,6 +5,7 @@
 #include <array>
 
 #include "tensor/dot.h"
+#include "tensor/interleave.h"
 
 namespace elasticmem {
 namespace {
@@ -17,6 +18,15 @@ constexpr size_t kRowsAhead = 8;
 void MatMulRows(const WeightRows& w, size_t row_begin, size_t row_end, const ActivationRows& x, float* y,
                 size_t y_stride) {
   EM_CHECK(row_end <= w.rows);
+  if (w.interleaved) {
+    const size_t tiled = w.rows - w.rows % kInterleavedRows;
+    const size_t end = std::min(row_end, tiled);
+    EM_CHECK(row_begin % kInterleavedRows == 0 && (end % kInterleavedRows == 0));
+    if (row_begin < end) {
+      DotInterleavedRows(w.dtype, w.Row(row_begin), end - row_begin, w.cols, x, y + row_begin, y_stride);
+    }
+    row_begin = std::max(row_begin, tiled);
+  }
   std::array<const std::byte*, kRowsAtOnce + kRowsAhead> rows;
   for (size_t begin = row_begin; begin < row_end; begin += kRowsAtOnce) {
     const size_t count = std::min(kRowsAtOnce, row_end - begin);

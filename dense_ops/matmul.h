@@ -10,7 +10,8 @@
 namespace elasticmem {
 
 // y[t * y_stride + r] = dot(w row r, x row t) for r in [row_begin, row_end) and every token t.
-// x.format == FormatFor(w.dtype). Rows of w may start at any 2-byte aligned address.
+// x.format == FormatFor(w.dtype). Rows of w may start at any 2-byte aligned address. Interleaved rows are taken in
+// whole tiles: the range begins with one, and ends with one or with the last row.
 void MatMulRows(const WeightRows& w, size_t row_begin, size_t row_end, const ActivationRows& x, float* y,
                 size_t y_stride);
 

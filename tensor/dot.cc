@@ -2,7 +2,9 @@
 #include "tensor/dot.h"
 
 #include <string_view>
+#include <type_traits>
 
+#include "tensor/interleave.h"
 #include "tensor/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,14 +35,22 @@ void Dots(std::span<const std::byte* const> rows, size_t cols, const ActivationR
   }
 }
 
-#endif  // EM_SIMD
+template <DType kType>
+void DotsOfTiles([[maybe_unused]] const std::byte* tiles, [[maybe_unused]] size_t rows, [[maybe_unused]] size_t cols,
+                 [[maybe_unused]] const ActivationRows& x, [[maybe_unused]] float* out,
+                 [[maybe_unused]] size_t out_stride) {
+#if EM_VNNI
+  if constexpr (IsQuantized(kType)) return Int8DotInterleaved<kType>(tiles, rows, cols, x, out, out_stride);
+#endif
+  EM_CHECK(false);  // see WantsInterleavedRows
+}
 
-void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
-                 size_t out_stride, [[maybe_unused]] std::span<const std::byte* const> ahead) {
-#if EM_SIMD
+// work(the type as a constant)
+template <class Work>
+void WithType(DType dtype, Work&& work) {
 #define EM_CASE(type) \
   case DType::type:   \
-    return Dots<DType::type>(rows, cols, x, out, out_stride, ahead)
+    return work(std::integral_constant<DType, DType::type>())
   switch (dtype) {
     EM_CASE(kF32);
     EM_CASE(kF16);
@@ -57,8 +67,28 @@ void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t col
     EM_CASE(kQ6_K);
   }
 #undef EM_CASE
+}
+
+#endif  // EM_SIMD
+
+void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
+                 size_t out_stride, [[maybe_unused]] std::span<const std::byte* const> ahead) {
+#if EM_SIMD
+  WithType(dtype, [&]<DType kType>(std::integral_constant<DType, kType>)
+                      HWY_ATTR { Dots<kType>(rows, cols, x, out, out_stride, ahead); });
 #else
   DotRowsReference(dtype, rows, cols, x, out, out_stride);
+#endif
+}
+
+void DotTilesHere([[maybe_unused]] DType dtype, [[maybe_unused]] const std::byte* tiles, [[maybe_unused]] size_t rows,
+                  [[maybe_unused]] size_t cols, [[maybe_unused]] const ActivationRows& x, [[maybe_unused]] float* out,
+                  [[maybe_unused]] size_t out_stride) {
+#if EM_SIMD
+  WithType(dtype, [&]<DType kType>(std::integral_constant<DType, kType>)
+                      HWY_ATTR { DotsOfTiles<kType>(tiles, rows, cols, x, out, out_stride); });
+#else
+  EM_CHECK(false);
 #endif
 }
 
@@ -72,6 +102,7 @@ HWY_AFTER_NAMESPACE();
 namespace elasticmem {
 
 HWY_EXPORT(DotRowsHere);
+HWY_EXPORT(DotTilesHere);
 HWY_EXPORT(TargetName);
 
 void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
@@ -79,6 +110,13 @@ void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, c
   EM_CHECK(x.format == FormatFor(dtype) && cols % Traits(dtype).block_elements == 0);
   if (rows.empty()) return;
   HWY_DYNAMIC_DISPATCH(DotRowsHere)(dtype, rows, cols, x, out, out_stride, ahead);
+}
+
+void DotInterleavedRows(DType dtype, const std::byte* tiles, size_t rows, size_t cols, const ActivationRows& x,
+                        float* out, size_t out_stride) {
+  EM_CHECK(x.format == FormatFor(dtype) && cols % Traits(dtype).block_elements == 0);
+  EM_CHECK(rows % kInterleavedRows == 0 && WantsInterleavedRows(dtype));
+  HWY_DYNAMIC_DISPATCH(DotTilesHere)(dtype, tiles, rows, cols, x, out, out_stride);
 }
 
 const char* SimdTargetName() {

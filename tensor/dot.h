@@ -21,7 +21,12 @@ namespace elasticmem {
 void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
              size_t out_stride, std::span<const std::byte* const> ahead = {});
 
-// The same from DequantizeRow in double precision, rounded at the end.
+// The same bits for rows that lie in tiles (tensor/interleave.h), where WantsInterleavedRows(dtype); `rows` is a
+// multiple of 16.
+void DotInterleavedRows(DType dtype, const std::byte* tiles, size_t rows, size_t cols, const ActivationRows& x,
+                        float* out, size_t out_stride);
+
+// DotRows from DequantizeRow in double precision, rounded at the end.
 void DotRowsReference(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x,
                       float* out, size_t out_stride);
 

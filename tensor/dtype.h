@@ -57,14 +57,17 @@ constexpr size_t RowBytes(DType dtype, size_t elements) {
 std::optional<DType> DTypeFromGguf(uint32_t gguf_type);
 std::optional<DType> DTypeFromName(std::string_view name);
 
-// `rows` rows of `cols` weights of one type, `row_bytes` apart (a view: it owns nothing).
+// `rows` rows of `cols` weights of one type, `row_bytes` apart (a view: it owns nothing). `interleaved`: every 16 of
+// them lie as a tile of tensor/interleave.h; the rest, fewer than 16 at the end, as rows.
 struct WeightRows {
   DType dtype = DType::kF32;
   const std::byte* data = nullptr;
   size_t rows = 0;
   size_t cols = 0;
   size_t row_bytes = 0;
+  bool interleaved = false;
 
+  // Where row `row` begins; if it is part of a tile (the first of it), the tile.
   const std::byte* Row(size_t row) const { return data + row * row_bytes; }
 };
 

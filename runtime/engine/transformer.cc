@@ -6,12 +6,14 @@
 #include "base/carver.h"
 #include "base/units.h"
 #include "dense_ops/matmul.h"
+#include "tensor/interleave.h"
 
 namespace elasticmem {
 namespace {
 
-// Weight bytes of one chunk of a product: enough to amortise a ticket, and a few chunks for each thread.
-constexpr size_t kMinRowsPerChunk = 16;
+// Rows of one chunk of a product: enough to amortise a ticket, whole tiles of interleaved rows, and a few chunks for
+// each thread.
+constexpr size_t kMinRowsPerChunk = kInterleavedRows;
 constexpr size_t kElementsPerChunk = 1024;
 // Rows of a sequence that share the work on its KV.
 constexpr uint32_t kAttendRows = 16;
@@ -333,6 +335,7 @@ Status Transformer::ForSlices(const DenseMatrix& w, Body&& body) {
   }
   for (size_t slice = 0; slice < w.slices(); ++slice) {
     EM_ASSIGN_OR_RETURN(rows.data, parts_.stream->Acquire(w.first_slice + slice));
+    rows.interleaved = false;
     const size_t first_row = w.resident_rows + slice * w.rows_per_slice;
     rows.rows = std::min(w.rows_per_slice, w.rows.rows - first_row);
     body(rows, first_row);

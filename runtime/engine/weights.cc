@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "base/units.h"
+#include "tensor/interleave.h"
 
 namespace elasticmem {
 namespace {
@@ -36,6 +37,15 @@ Status VisitVectors(const ModelSpec& spec, std::vector<LayerWeights>& layers, No
     EM_RETURN_IF_ERROR(visit(from.down_bias, to.down_bias));
   }
   return absl::OkStatus();
+}
+
+// Rows as they were read, from the first of a tile on, to their place: interleaved tiles, then what is left.
+void CopyRows(const WeightRows& rows, std::span<const std::byte> from, std::byte* to) {
+  const size_t tile = kInterleavedRows * rows.row_bytes;
+  for (; rows.interleaved && from.size() >= tile; from = from.subspan(tile), to += tile) {
+    InterleaveRows(rows.dtype, from.data(), rows.row_bytes, rows.cols, to);
+  }
+  std::memcpy(to, from.data(), from.size());
 }
 
 bool IsGate(const MemoryPlan& plan, const DenseItem& item) {
@@ -139,7 +149,7 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
     if (!bytes.ok()) {
       return WithContext(bytes.status(), fmt::format("tensor \"{}\"", pending.front().item->matrix.tensor->name));
     }
-    std::memcpy(pending.front().destination, bytes->data(), bytes->size());
+    CopyRows(Slot(*pending.front().item).rows, *bytes, pending.front().destination);
     done += bytes->size();
     ring->Release();
     pending.pop_front();
@@ -163,7 +173,11 @@ Status Weights::LoadMatrices(Budget& budget, const MemoryPlan& plan, ReadRing* r
     }
     std::byte*& next = IsGate(plan, item) ? next_gate : next_matrix;
     out.rows.data = next;
-    const uint64_t piece = std::max<uint64_t>(4096, ring->max_bytes(file) / 4);
+    uint64_t piece = std::max<uint64_t>(4096, ring->max_bytes(file) / 4);
+    const uint64_t tile = kInterleavedRows * m.row_bytes();
+    const bool by_row = item.role == DenseItem::Role::kDown && spec_.layer[item.layer].down_transposed;
+    out.rows.interleaved = WantsInterleavedRows(out.rows.dtype) && !by_row && piece >= tile;
+    if (out.rows.interleaved) piece -= piece % tile;
     for (uint64_t at = 0; at < item.resident_bytes(); at += piece) {
       if (cancelled && cancelled->load()) return Error(StatusCode::kCancelled, "interrupted while loading");
       const uint64_t bytes = std::min(piece, item.resident_bytes() - at);
@@ -181,7 +195,14 @@ Status Weights::ReadRow(const MatrixRef& matrix, uint64_t row, float* out) const
   EM_CHECK(row < matrix.rows);
   const DType dtype = matrix.tensor->dtype;
   if (matrix.tensor == spec_.output.tensor && row < output_.resident_rows) {
-    DequantizeRow(dtype, output_.rows.Row(row), matrix.cols(), out);
+    const uint64_t in_tile = row % kInterleavedRows;
+    if (output_.rows.interleaved && row - in_tile + kInterleavedRows <= output_.resident_rows) {
+      std::vector<std::byte> raw(matrix.row_bytes());
+      DeinterleaveRow(dtype, output_.rows.Row(row - in_tile), in_tile, matrix.cols(), raw.data());
+      DequantizeRow(dtype, raw.data(), matrix.cols(), out);
+    } else {
+      DequantizeRow(dtype, output_.rows.Row(row), matrix.cols(), out);
+    }
     return absl::OkStatus();
   }
   std::vector<std::byte> raw(matrix.row_bytes());

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/interleave.h"
 #include "tests/tensor/kernel_testing.h"
 
 namespace elasticmem {
@@ -128,6 +129,41 @@ TEST_P(DotTest, GivesTheSameBitsAtAnyAddress) {
       }
     }
   });
+}
+
+TEST_P(DotTest, InterleavedRowsGiveTheSameBits) {
+  ForEachTarget([&] {
+    if (!WantsInterleavedRows(GetParam())) return;
+    for (const size_t cols : Columns()) {
+      const RandomRows w(GetParam(), 48, cols, 12);
+      std::vector<std::byte> tiles(48 * w.row_bytes);
+      for (size_t r = 0; r < 48; r += kInterleavedRows) {
+        InterleaveRows(GetParam(), w.Row(r), w.row_bytes, cols, tiles.data() + r * w.row_bytes);
+      }
+      for (const size_t tokens : {1, 3, 4, 17, 70}) {
+        const PreparedRows x(FormatFor(GetParam()), tokens, cols, 13);
+        const std::vector<float> expected = Dots(w, x.view);
+        std::vector<float> out(tokens * 48);
+        DotInterleavedRows(GetParam(), tiles.data(), 48, cols, x.view, out.data(), 48);
+        for (size_t i = 0; i < out.size(); ++i) {
+          ASSERT_TRUE(SameBits(out[i], expected[i])) << cols << " columns, token " << i / 48 << ", row " << i % 48;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(DotTest, InterleavedRowsComeBackAsTheyWere) {
+  if (!IsQuantized(GetParam())) return;
+  const size_t cols = Columns().back();
+  const RandomRows w(GetParam(), kInterleavedRows, cols, 14);
+  std::vector<std::byte> tile(w.bytes.size()), row(w.row_bytes);
+  InterleaveRows(GetParam(), w.Row(0), w.row_bytes, cols, tile.data());
+  EXPECT_NE(std::memcmp(tile.data(), w.Row(0), tile.size()), 0);
+  for (size_t r = 0; r < kInterleavedRows; ++r) {
+    DeinterleaveRow(GetParam(), tile.data(), r, cols, row.data());
+    EXPECT_EQ(std::memcmp(row.data(), w.Row(r), row.size()), 0) << r;
+  }
 }
 
 TEST_P(DotTest, NaNInOneRowOrTokenSpoilsThatOutputOnly) {
