@@ -349,7 +349,7 @@ Status Transformer::MatMul(const DenseMatrix& w, Input& input, float* y, const f
   const size_t out = w.rows.rows;
   const ActivationRows x = Prepared(input, FormatFor(w.rows.dtype));
   EM_RETURN_IF_ERROR(ForSlices(w, [&](const WeightRows& rows, size_t first_row) {
-    const size_t per_thread = CeilDiv<size_t>(rows.rows, size_t{4} * team_.threads());
+    const size_t per_thread = CeilDiv<size_t>(rows.rows, size_t{8} * team_.threads());
     const size_t per_chunk = RoundUp(std::max(kMinRowsPerChunk, per_thread), kMinRowsPerChunk);
     team_.ParallelFor(CeilDiv(rows.rows, per_chunk), [&](size_t chunk) {
       const size_t begin = chunk * per_chunk;
