@@ -26,8 +26,8 @@
 #undef EM_VNNI
 #if HWY_TARGET == HWY_AVX3
 #define EM_VNNI 1
-#define EM_VNNI_ATTR __attribute__((target("avx512vnni")))
-#define EM_AMX_ATTR __attribute__((target("avx512vnni,amx-tile,amx-int8")))
+#define EM_VNNI_ATTR __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
+#define EM_AMX_ATTR __attribute__((target(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8")))
 #else
 #define EM_VNNI 0
 #endif
