@@ -6,6 +6,7 @@
 
 #include "ffn_ops/sparse_ffn.h"
 #include "tensor/simd_targets.h"
+#include "tensor/with_type.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ffn_ops/accumulate_rows.cc"
@@ -195,32 +196,6 @@ HWY_NOINLINE void AddGroup(std::span<const std::byte* const> rows, const float* 
 }
 
 #endif  // EM_SIMD
-
-#if EM_SIMD
-// work(the type as a constant)
-template <class Work>
-void WithType(DType dtype, Work&& work) {
-#define EM_CASE(type) \
-  case DType::type:   \
-    return work(std::integral_constant<DType, DType::type>())
-  switch (dtype) {
-    EM_CASE(kF32);
-    EM_CASE(kF16);
-    EM_CASE(kBF16);
-    EM_CASE(kQ8_0);
-    EM_CASE(kQ4_0);
-    EM_CASE(kQ4_1);
-    EM_CASE(kQ5_0);
-    EM_CASE(kQ5_1);
-    EM_CASE(kQ2_K);
-    EM_CASE(kQ3_K);
-    EM_CASE(kQ4_K);
-    EM_CASE(kQ5_K);
-    EM_CASE(kQ6_K);
-  }
-#undef EM_CASE
-}
-#endif
 
 void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                     size_t col_end, float* y) {

@@ -1,11 +1,11 @@
 // Dot products for every type, compiled once per instruction set and chosen at run time.
 #include "tensor/dot.h"
 
-#include <string_view>
 #include <type_traits>
 
 #include "tensor/interleave.h"
 #include "tensor/simd_targets.h"
+#include "tensor/with_type.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/dot.cc"
@@ -45,30 +45,6 @@ void DotsOfTiles([[maybe_unused]] const std::byte* tiles, [[maybe_unused]] size_
   EM_CHECK(false);  // see WantsInterleavedRows
 }
 
-// work(the type as a constant)
-template <class Work>
-void WithType(DType dtype, Work&& work) {
-#define EM_CASE(type) \
-  case DType::type:   \
-    return work(std::integral_constant<DType, DType::type>())
-  switch (dtype) {
-    EM_CASE(kF32);
-    EM_CASE(kF16);
-    EM_CASE(kBF16);
-    EM_CASE(kQ8_0);
-    EM_CASE(kQ4_0);
-    EM_CASE(kQ4_1);
-    EM_CASE(kQ5_0);
-    EM_CASE(kQ5_1);
-    EM_CASE(kQ2_K);
-    EM_CASE(kQ3_K);
-    EM_CASE(kQ4_K);
-    EM_CASE(kQ5_K);
-    EM_CASE(kQ6_K);
-  }
-#undef EM_CASE
-}
-
 #endif  // EM_SIMD
 
 void DotRowsHere(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
@@ -92,7 +68,16 @@ void DotTilesHere([[maybe_unused]] DType dtype, [[maybe_unused]] const std::byte
 #endif
 }
 
-const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+// Whether this target's kernels take interleaved rows on this machine.
+bool TakesTiles() { return EM_VNNI && Int8UnitsHere() != Int8Units::kNone; }
+
+const char* TargetName() {
+#if EM_VNNI
+  if (Int8UnitsHere() == Int8Units::kAmx) return "AVX3+AMX";
+  if (Int8UnitsHere() == Int8Units::kVnni) return "AVX3+VNNI";
+#endif
+  return hwy::TargetName(HWY_TARGET);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace elasticmem
@@ -103,6 +88,7 @@ namespace elasticmem {
 
 HWY_EXPORT(DotRowsHere);
 HWY_EXPORT(DotTilesHere);
+HWY_EXPORT(TakesTiles);
 HWY_EXPORT(TargetName);
 
 void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
@@ -119,19 +105,9 @@ void DotInterleavedRows(DType dtype, const std::byte* tiles, size_t rows, size_t
   HWY_DYNAMIC_DISPATCH(DotTilesHere)(dtype, tiles, rows, cols, x, out, out_stride);
 }
 
-const char* SimdTargetName() {
-  const char* name = HWY_DYNAMIC_DISPATCH(TargetName)();
-  if (std::string_view(name) != "AVX3") return name;
-  switch (Int8UnitsHere()) {
-    case Int8Units::kNone:
-      break;
-    case Int8Units::kVnni:
-      return "AVX3+VNNI";
-    case Int8Units::kAmx:
-      return "AVX3+AMX";
-  }
-  return name;
-}
+const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+
+bool WantsInterleavedRows(DType dtype) { return IsQuantized(dtype) && HWY_DYNAMIC_DISPATCH(TakesTiles)(); }
 
 }  // namespace elasticmem
 #endif

@@ -21,6 +21,9 @@ namespace elasticmem {
 void DotRows(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
              size_t out_stride, std::span<const std::byte* const> ahead = {});
 
+// Whether the kernels that run here take rows of the type interleaved.
+bool WantsInterleavedRows(DType dtype);
+
 // The same bits for rows that lie in tiles (tensor/interleave.h), where WantsInterleavedRows(dtype); `rows` is a
 // multiple of 16.
 void DotInterleavedRows(DType dtype, const std::byte* tiles, size_t rows, size_t cols, const ActivationRows& x,

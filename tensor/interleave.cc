@@ -3,8 +3,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "tensor/int8_units.h"
-
 namespace elasticmem {
 namespace {
 
@@ -25,8 +23,6 @@ void ForPieces(DType dtype, size_t r, size_t cols, Copy&& copy) {
 }
 
 }  // namespace
-
-bool WantsInterleavedRows(DType dtype) { return IsQuantized(dtype) && Int8UnitsHere() != Int8Units::kNone; }
 
 void InterleaveRows(DType dtype, const std::byte* rows, size_t row_bytes, size_t cols, std::byte* tile) {
   for (size_t r = 0; r < kInterleavedRows; ++r) {

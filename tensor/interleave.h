@@ -28,9 +28,6 @@ constexpr BlockWords WordsOfBlock(DType dtype) {
   return {bytes / 4, in_front ? size_t{2} : size_t{0}, has_scale, in_front ? 0 : bytes - 2};
 }
 
-// Whether this machine's kernels gain from interleaved rows of the type.
-bool WantsInterleavedRows(DType dtype);
-
 // 16 rows of `cols` weights, `row_bytes` apart, into a tile at `tile` (another place).
 void InterleaveRows(DType dtype, const std::byte* rows, size_t row_bytes, size_t cols, std::byte* tile);
 // Row r of a tile as it was.

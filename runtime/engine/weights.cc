@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "base/units.h"
+#include "tensor/dot.h"
 #include "tensor/interleave.h"
 
 namespace elasticmem {
