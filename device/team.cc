@@ -33,7 +33,9 @@ struct Team::Arena {
 };
 
 Team::Team(int threads) : threads_(std::max(1, threads)) {
-  if (threads_ > 1) arena_ = std::make_unique<Arena>(threads_);
+  if (threads_ == 1) return;
+  arena_ = std::make_unique<Arena>(threads_);
+  ranges_ = std::make_unique<Range[]>(threads_);
 }
 
 Team::~Team() { EM_CHECK(!session_open_.load()); }
@@ -43,8 +45,8 @@ Team::Session::Session(Team& team) : team_(team) {
   if (!team_.arena_) return;
   for (int i = 1; i < team_.threads_; ++i) {
     team_.joined_.fetch_add(1);
-    team_.arena_->arena.enqueue([&t = team_] {
-      t.WorkerLoop();
+    team_.arena_->arena.enqueue([&t = team_, i] {
+      t.WorkerLoop(i);
       t.joined_.fetch_sub(1, std::memory_order_release);
     });
   }
@@ -64,44 +66,60 @@ Team::Session::~Session() {
   }
 }
 
-// Takes tickets of the job that `word` belongs to until none is left; false if there was none to take.
-bool Team::TakeTicket(uint64_t word) {
+// Runs the chunks that are left of one worker's; false if there was none.
+bool Team::TakeChunksOf(std::atomic<uint64_t>& range) {
   bool took = false;
+  uint64_t word = range.load(std::memory_order_acquire);
   while (true) {
-    const uint64_t ticket = word & kTicketMask;
-    const uint64_t chunks = (word >> kTicketBits) & kTicketMask;
-    if (ticket >= chunks) return took;
-    if (!word_.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire)) continue;
-    (*job_)(ticket);
+    const uint64_t next = word & kChunkMask;
+    if (next >= (word >> kChunkBits & kChunkMask)) return took;
+    if (!range.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire)) continue;
+    (*job_)(next);
     took = true;
     done_.fetch_add(1, std::memory_order_release);
-    word = word_.load(std::memory_order_acquire);
+    word = range.load(std::memory_order_acquire);
   }
 }
 
-void Team::WorkerLoop() {
+bool Team::TakeChunks(int worker) {
+  bool took = false;
+  for (int i = 0; i < threads_; ++i) took |= TakeChunksOf(ranges_[(worker + i) % threads_].word);
+  return took;
+}
+
+bool Team::AnyLeft() const {
+  for (int i = 0; i < threads_; ++i) {
+    const uint64_t word = ranges_[i].word.load(std::memory_order_seq_cst);
+    if ((word & kChunkMask) < (word >> kChunkBits & kChunkMask)) return true;
+  }
+  return false;
+}
+
+void Team::WorkerLoop(int worker) {
   int idle = 0;
   while (session_open_.load(std::memory_order_seq_cst)) {
-    const uint64_t word = word_.load(std::memory_order_acquire);
-    if (TakeTicket(word)) {
+    if (TakeChunks(worker)) {
       idle = 0;
     } else if (++idle < kSpinsBeforeSleep) {
       Pause();
     } else {
-      // Announce the sleep first, then look again: the publisher writes the word first, then looks for sleepers.
+      // Announce the sleep first, then look again: the publisher writes the ranges first, then looks for sleepers.
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t epoch = wake_epoch_.load(std::memory_order_seq_cst);
-      const uint64_t now = word_.load(std::memory_order_seq_cst);
-      const bool work = (now & kTicketMask) < ((now >> kTicketBits) & kTicketMask);
-      if (!work && session_open_.load(std::memory_order_seq_cst)) wake_epoch_.wait(epoch, std::memory_order_seq_cst);
+      if (!AnyLeft() && session_open_.load(std::memory_order_seq_cst)) wake_epoch_.wait(epoch, std::memory_order_seq_cst);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
       idle = 0;
     }
   }
 }
 
-void Team::Publish(uint64_t word) {
-  word_.store(word, std::memory_order_seq_cst);
+void Team::Publish(size_t chunks) {
+  ++generation_;
+  for (size_t i = 0, begin = 0; i < static_cast<size_t>(threads_); ++i) {
+    const size_t end = chunks * (i + 1) / threads_;
+    ranges_[i].word.store(generation_ << (2 * kChunkBits) | end << kChunkBits | begin, std::memory_order_seq_cst);
+    begin = end;
+  }
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     wake_epoch_.fetch_add(1, std::memory_order_seq_cst);
     wake_epoch_.notify_all();
@@ -109,7 +127,7 @@ void Team::Publish(uint64_t word) {
 }
 
 void Team::ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk) {
-  EM_CHECK(chunks <= kTicketMask);
+  EM_CHECK(chunks <= kChunkMask);
   if (chunks == 1 || !arena_ || !session_open_.load(std::memory_order_relaxed)) {
     for (size_t i = 0; i < chunks; ++i) chunk(i);
     return;
@@ -117,9 +135,8 @@ void Team::ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk) {
   if (chunks == 0) return;
   job_ = &chunk;
   done_.store(0, std::memory_order_relaxed);
-  const uint64_t generation = (word_.load(std::memory_order_relaxed) >> (2 * kTicketBits)) + 1;
-  Publish(generation << (2 * kTicketBits) | uint64_t{chunks} << kTicketBits);
-  TakeTicket(word_.load(std::memory_order_acquire));
+  Publish(chunks);
+  TakeChunks(0);
   for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
     if (spins < kSpinsBeforeSleep) {
       Pause();

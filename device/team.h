@@ -1,7 +1,8 @@
 // The host's cores as a team: one oneTBB task per worker for the length of a step, sharing ticketed chunks of work.
 //
-// A parallel_for per operator costs several microseconds of scheduling; here a job is one 64-bit word that workers take
-// tickets from. The caller takes tickets too and can finish a job alone, so a worker that the system has parked delays nobody.
+// A parallel_for per operator costs several microseconds of scheduling; here a job is one 64-bit word a worker: the chunks
+// that are its own, which it takes in order, so that what it reads is one stream; then it helps the others with theirs.
+// The caller works too and can finish a job alone, so a worker that the system has parked delays nobody.
 // Within a step an idle worker spins briefly, then sleeps; between steps no task runs at all.
 #pragma once
 
@@ -25,6 +26,7 @@ class Team {
   int threads() const { return threads_; }
 
   // Runs chunk(0) .. chunk(chunks - 1), each once, on any worker in any order; returns when all are done. `chunks` < 2^24.
+  // Neighbouring chunks tend to run on one worker, in order.
   // Called by one thread at a time and not from inside a chunk. Chunks must not block on a device or a disk.
   void ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk);
 
@@ -42,18 +44,24 @@ class Team {
 
  private:
   struct Arena;
-  void WorkerLoop();
-  bool TakeTicket(uint64_t word);
-  void Publish(uint64_t word);
+  void WorkerLoop(int worker);
+  bool TakeChunks(int worker);
+  bool TakeChunksOf(std::atomic<uint64_t>& word);
+  bool AnyLeft() const;
+  void Publish(size_t chunks);
 
-  // word_ = generation << 48 | chunks << 24 | next ticket. A worker that takes a ticket by compare-and-swap knows that the job
-  // is live until it adds to done_, so reading job_ after that is safe.
-  static constexpr uint64_t kTicketBits = 24;
-  static constexpr uint64_t kTicketMask = (uint64_t{1} << kTicketBits) - 1;
+  // generation << 48 | end << 24 | next: the chunks of one worker. Who takes one by compare-and-swap knows that the job is
+  // live until it adds to done_, so reading job_ after that is safe.
+  static constexpr uint64_t kChunkBits = 24;
+  static constexpr uint64_t kChunkMask = (uint64_t{1} << kChunkBits) - 1;
+  struct alignas(64) Range {
+    std::atomic<uint64_t> word{0};
+  };
 
   const int threads_;
   std::unique_ptr<Arena> arena_;
-  alignas(64) std::atomic<uint64_t> word_{0};
+  std::unique_ptr<Range[]> ranges_;  // [threads]
+  uint64_t generation_ = 0;
   alignas(64) std::atomic<size_t> done_{0};
   const absl::FunctionRef<void(size_t)>* job_ = nullptr;
   alignas(64) std::atomic<uint32_t> wake_epoch_{0};

@@ -20,6 +20,25 @@ constexpr uint32_t kAttendRows = 16;
 
 size_t RopePairs(const ModelSpec& spec) { return spec.inverse_frequency.size(); }
 
+void Add(float* x, const float* y, size_t count) {
+  for (size_t i = 0; i < count; ++i) x[i] += y[i];
+}
+
+// What is in memory of a matrix.
+WeightRows InMemory(const DenseMatrix& w) {
+  WeightRows rows = w.rows;
+  rows.rows = w.resident_rows;
+  return rows;
+}
+
+// y [tokens, y_stride] at rows [begin, end) = those rows . x (+ bias)
+void MultiplyRows(const WeightRows& rows, size_t begin, size_t end, const ActivationRows& x, float* y, size_t y_stride,
+                  const float* bias) {
+  MatMulRows(rows, begin, end, x, y, y_stride);
+  if (!bias) return;
+  for (size_t t = 0; t < x.tokens; ++t) Add(y + t * y_stride + begin, bias + begin, end - begin);
+}
+
 }  // namespace
 
 // Activations of a step; [tokens, width] each, rows one after another.
@@ -73,6 +92,13 @@ struct Transformer::Input {
   size_t tokens;
   size_t cols;
   bool quantised_ready = false;
+};
+
+// One of the products that share an input: y [tokens, rows of w] = w . input (+ bias).
+struct Transformer::Product {
+  const DenseMatrix& w;
+  float* y;
+  const float* bias = nullptr;
 };
 
 uint64_t StepScratchBytes(const ModelSpec& spec, uint32_t chunk, uint32_t logits_rows, int threads, FfnPath ffn,
@@ -133,34 +159,35 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
   EM_RETURN_IF_ERROR(Embed(rows));
   PrepareRope(rows);
   FindRuns(rows);
+  const std::span<const LayerWeights> layers = weights_.layers();
+  team_.ParallelFor(tokens, [&](size_t t) { Norm(layers[0].attention_norm, s_->x + t * d, s_->h + t * d); });
   for (uint32_t l = 0; l < spec_.layers; ++l) {
-    const LayerWeights& w = weights_.layers()[l];
-
+    const LayerWeights& w = layers[l];
     if (parts_.promoter) EM_RETURN_IF_ERROR(parts_.promoter->Pump());
-    Norm(w.attention_norm, s_->x, tokens, s_->h);
     EM_RETURN_IF_ERROR(Attention(rows, l));
-    Norm(w.post_attention_norm, s_->attention, tokens, s_->attention);
-
-    if (spec_.parallel_ffn) {
-      // Both blocks read the layer's input.
-      Norm(w.ffn_norm, s_->x, tokens, s_->h);
-      Add(s_->x, s_->attention, tokens * d);
-    } else {
-      Add(s_->x, s_->attention, tokens * d);
-      Norm(w.ffn_norm, s_->x, tokens, s_->h);
-    }
+    team_.ParallelFor(tokens, [&](size_t t) {
+      float *x = s_->x + t * d, *h = s_->h + t * d, *y = s_->attention + t * d;
+      Norm(w.post_attention_norm, y, y);
+      if (spec_.parallel_ffn) Norm(w.ffn_norm, x, h);  // both blocks read the layer's input
+      Add(x, y, d);
+      if (!spec_.parallel_ffn) Norm(w.ffn_norm, x, h);
+    });
     EM_RETURN_IF_ERROR(FeedForward(tokens, l));
-    Norm(w.post_ffn_norm, s_->ffn, tokens, s_->ffn);
-    Add(s_->x, s_->ffn, tokens * d);
+    team_.ParallelFor(tokens, [&](size_t t) {
+      float *x = s_->x + t * d, *y = s_->ffn + t * d;
+      if (w.down_bias) Add(y, w.down_bias, d);
+      Norm(w.post_ffn_norm, y, y);
+      Add(x, y, d);
+      if (l + 1 < spec_.layers) Norm(layers[l + 1].attention_norm, x, s_->h + t * d);
+    });
   }
 
   if (logits_rows.empty()) return std::span<const float>();
   for (size_t i = 0; i < logits_rows.size(); ++i) {
-    if (logits_rows[i] != i) std::copy_n(s_->x + logits_rows[i] * d, d, s_->x + i * d);
+    Norm(weights_.output_norm(), s_->x + logits_rows[i] * d, s_->h + i * d);
   }
-  Norm(weights_.output_norm(), s_->x, logits_rows.size(), s_->h);
   Input input{s_->h, logits_rows.size(), d};
-  EM_RETURN_IF_ERROR(MatMul(weights_.output(), input, s_->logits, weights_.output_bias()));
+  EM_RETURN_IF_ERROR(MatMul({{weights_.output(), s_->logits, weights_.output_bias()}}, input));
   return std::span<const float>(s_->logits, logits_rows.size() * spec_.vocab);
 }
 
@@ -195,9 +222,7 @@ Status Transformer::Attention(std::span<const StepRow> rows, uint32_t layer) {
   const size_t tokens = rows.size();
   const size_t hd = spec_.head_dim;
   Input input{s_->h, tokens, spec_.d_model};
-  EM_RETURN_IF_ERROR(MatMul(w.q, input, s_->q, w.q_bias));
-  EM_RETURN_IF_ERROR(MatMul(w.k, input, s_->k, w.k_bias));
-  EM_RETURN_IF_ERROR(MatMul(w.v, input, s_->v, w.v_bias));
+  EM_RETURN_IF_ERROR(MatMul({{w.q, s_->q, w.q_bias}, {w.k, s_->k, w.k_bias}, {w.v, s_->v, w.v_bias}}, input));
 
   const bool local = spec_.layer[layer].local;
   const size_t pairs = RopePairs(spec_);
@@ -219,7 +244,7 @@ Status Transformer::Attention(std::span<const StepRow> rows, uint32_t layer) {
   });
   AttendAll(rows, layer);
   Input heads{s_->heads, tokens, spec_.q_dim()};
-  return MatMul(w.o, heads, s_->attention, w.o_bias);
+  return MatMul({{w.o, s_->attention, w.o_bias}}, heads);
 }
 
 // Rows that follow each other in their sequence go together, a few at a time: they share the work on its KV.
@@ -252,39 +277,53 @@ void Transformer::AttendAll(std::span<const StepRow> rows, uint32_t layer) {
 // ffn = down . (act(gate . h) * (up . h))
 Status Transformer::FeedForward(size_t tokens, uint32_t layer) {
   const LayerWeights& w = weights_.layers()[layer];
-  const size_t ff = spec_.ff;
-  const size_t d = spec_.d_model;
-  Input input{s_->h, tokens, d};
-  // In ungated models up is the gate.
-  EM_RETURN_IF_ERROR(spec_.gated ? MatMul(w.gate, input, s_->gate) : MatMul(w.up, input, s_->gate, w.up_bias));
-  const size_t chunks = CeilDiv(tokens * ff, kElementsPerChunk);
-  const auto for_elements = [&](auto&& body) {
-    team_.ParallelFor(chunks, [&](size_t chunk) {
-      const size_t begin = chunk * kElementsPerChunk;
-      body(begin, std::min(tokens * ff, begin + kElementsPerChunk));
-    });
-  };
-  for_elements([&](size_t begin, size_t end) { ApplyActivation(spec_.activation, {s_->gate + begin, end - begin}); });
-
+  Input input{s_->h, tokens, spec_.d_model};
+  EM_RETURN_IF_ERROR(Hidden(tokens, layer, input));
   if (parts_.sparse_ffn) {
     SparseFfn::Rows rows{layer, tokens, {}, s_->gate, s_->ffn};
     if (spec_.gated) rows.x = Prepared(input, FormatFor(parts_.up_type));
-    EM_RETURN_IF_ERROR(parts_.sparse_ffn->Run(rows, parts_.all_neurons));
-  } else {
-    if (spec_.gated) {
-      EM_RETURN_IF_ERROR(MatMul(w.up, input, s_->up));
-      const bool drelu = spec_.activation == Activation::kDRelu;
-      for_elements([&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) s_->gate[i] *= drelu && s_->up[i] < 0 ? 0.0f : s_->up[i];
-      });
-    }
-    Input hidden{s_->gate, tokens, ff};
-    EM_RETURN_IF_ERROR(spec_.layer[layer].down_transposed ? AccumulateTransposed(w.down, s_->gate, tokens, s_->ffn)
-                                                          : MatMul(w.down, hidden, s_->ffn));
+    return parts_.sparse_ffn->Run(rows, parts_.all_neurons);
   }
-  if (w.down_bias) {
-    for (size_t t = 0; t < tokens; ++t) Add(s_->ffn + t * d, w.down_bias, d);
+  if (spec_.layer[layer].down_transposed) return AccumulateTransposed(w.down, s_->gate, tokens, s_->ffn);
+  Input hidden{s_->gate, tokens, spec_.ff};
+  return MatMul({{w.down, s_->ffn}}, hidden);
+}
+
+// gate [tokens, ff] = act(gate . h), and where up is a matrix times up . h. In ungated models up is the gate.
+Status Transformer::Hidden(size_t tokens, uint32_t layer, Input& input) {
+  const LayerWeights& w = weights_.layers()[layer];
+  const size_t ff = spec_.ff;
+  const bool with_up = spec_.gated && !parts_.sparse_ffn;
+  const DenseMatrix& gate = spec_.gated ? w.gate : w.up;
+  const float* bias = spec_.gated ? nullptr : w.up_bias;
+  const auto activate = [&](size_t t, size_t begin, size_t end) {
+    float* g = s_->gate + t * ff;
+    ApplyActivation(spec_.activation, {g + begin, end - begin});
+    if (!with_up) return;
+    const float* up = s_->up + t * ff;
+    const bool drelu = spec_.activation == Activation::kDRelu;
+    for (size_t i = begin; i < end; ++i) g[i] *= drelu && up[i] < 0 ? 0.0f : up[i];
+  };
+  if (gate.slices() == 0 && (!with_up || w.up.slices() == 0)) {
+    // What a worker has just multiplied it activates as well.
+    const ActivationRows x = Prepared(input, FormatFor(gate.rows.dtype));
+    const ActivationRows up_x = with_up ? Prepared(input, FormatFor(w.up.rows.dtype)) : ActivationRows();
+    const size_t per_chunk = RowsPerChunk(ff);
+    team_.ParallelFor(CeilDiv(ff, per_chunk), [&](size_t chunk) {
+      const size_t begin = chunk * per_chunk, end = std::min(ff, begin + per_chunk);
+      MultiplyRows(InMemory(gate), begin, end, x, s_->gate, ff, bias);
+      if (with_up) MultiplyRows(InMemory(w.up), begin, end, up_x, s_->up, ff, nullptr);
+      for (size_t t = 0; t < tokens; ++t) activate(t, begin, end);
+    });
+    return absl::OkStatus();
   }
+  EM_RETURN_IF_ERROR(MatMul({{gate, s_->gate, bias}}, input));
+  if (with_up) EM_RETURN_IF_ERROR(MatMul({{w.up, s_->up}}, input));
+  const size_t splits = CeilDiv(ff, kElementsPerChunk);
+  team_.ParallelFor(tokens * splits, [&](size_t chunk) {
+    const size_t begin = chunk % splits * kElementsPerChunk;
+    activate(chunk / splits, begin, std::min(ff, begin + kElementsPerChunk));
+  });
   return absl::OkStatus();
 }
 
@@ -295,7 +334,7 @@ Status Transformer::AccumulateTransposed(const DenseMatrix& down, const float* c
   const size_t splits = std::min<size_t>(team_.threads(), CeilDiv(d, unit));
   const size_t width = RoundUp(CeilDiv(d, splits), unit);
   std::memset(y, 0, tokens * d * sizeof(float));
-  return ForSlices(down, [&](const WeightRows& rows, size_t first_row) {
+  const auto accumulate = [&](const WeightRows& rows, size_t first_row) {
     team_.ParallelFor(tokens * splits, [&](size_t chunk) {
       const size_t t = chunk / splits;
       const size_t begin = std::min(d, chunk % splits * width);
@@ -308,7 +347,9 @@ Status Transformer::AccumulateTransposed(const DenseMatrix& down, const float* c
         AccumulateRows(rows.dtype, {pointers, n}, coefficients + t * spec_.ff + first_row + r, begin, end, y + t * d);
       }
     });
-  });
+  };
+  if (down.resident_rows > 0) accumulate(InMemory(down), 0);
+  return ForStreamed(down, accumulate);
 }
 
 ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
@@ -324,18 +365,13 @@ ActivationRows Transformer::Prepared(Input& input, ActivationFormat format) {
   return {format, s_->quantised, input.tokens, s_->quantised_stride};
 }
 
-// Calls body(rows, index of their first row) for the matrix as it comes: what is in memory at once, the rest slice by
-// slice.
+// Calls body(rows, index of their first row) for the slices of the matrix that are not in memory, as they come.
 template <class Body>
-Status Transformer::ForSlices(const DenseMatrix& w, Body&& body) {
+Status Transformer::ForStreamed(const DenseMatrix& w, Body&& body) {
   WeightRows rows = w.rows;
-  if (w.resident_rows > 0) {
-    rows.rows = w.resident_rows;
-    body(rows, 0);
-  }
+  rows.interleaved = false;
   for (size_t slice = 0; slice < w.slices(); ++slice) {
     EM_ASSIGN_OR_RETURN(rows.data, parts_.stream->Acquire(w.first_slice + slice));
-    rows.interleaved = false;
     const size_t first_row = w.resident_rows + slice * w.rows_per_slice;
     rows.rows = std::min(w.rows_per_slice, w.rows.rows - first_row);
     body(rows, first_row);
@@ -344,38 +380,52 @@ Status Transformer::ForSlices(const DenseMatrix& w, Body&& body) {
   return absl::OkStatus();
 }
 
-// y [tokens, rows] = w . input (+ bias)
-Status Transformer::MatMul(const DenseMatrix& w, Input& input, float* y, const float* bias) {
-  const size_t out = w.rows.rows;
-  const ActivationRows x = Prepared(input, FormatFor(w.rows.dtype));
-  EM_RETURN_IF_ERROR(ForSlices(w, [&](const WeightRows& rows, size_t first_row) {
-    const size_t per_thread = CeilDiv<size_t>(rows.rows, size_t{8} * team_.threads());
-    const size_t per_chunk = RoundUp(std::max(kMinRowsPerChunk, per_thread), kMinRowsPerChunk);
-    team_.ParallelFor(CeilDiv(rows.rows, per_chunk), [&](size_t chunk) {
-      const size_t begin = chunk * per_chunk;
-      MatMulRows(rows, begin, std::min(rows.rows, begin + per_chunk), x, y + first_row, out);
-    });
-  }));
-  if (bias) {
-    for (size_t t = 0; t < input.tokens; ++t) Add(y + t * out, bias, out);
+size_t Transformer::RowsPerChunk(size_t rows) const {
+  const size_t per_thread = CeilDiv<size_t>(rows, size_t{8} * team_.threads());
+  return RoundUp(std::max(kMinRowsPerChunk, per_thread), kMinRowsPerChunk);
+}
+
+// What is in memory of all the products is one job; then come the slices of each, in the order of the step.
+Status Transformer::MatMul(std::initializer_list<Product> products, Input& input) {
+  size_t total = 0;
+  for (const Product& product : products) total += product.w.resident_rows;
+  const size_t per_chunk = RowsPerChunk(total);
+  size_t chunks = 0;
+  for (const Product& product : products) {
+    chunks += CeilDiv(product.w.resident_rows, per_chunk);
+    Prepared(input, FormatFor(product.w.rows.dtype));
+  }
+  team_.ParallelFor(chunks, [&](size_t chunk) {
+    const Product* product = products.begin();
+    for (size_t n = 0; chunk >= (n = CeilDiv(product->w.resident_rows, per_chunk)); ++product) chunk -= n;
+    const WeightRows rows = InMemory(product->w);
+    const size_t begin = chunk * per_chunk;
+    MultiplyRows(rows, begin, std::min(rows.rows, begin + per_chunk), Prepared(input, FormatFor(rows.dtype)),
+                 product->y, product->w.rows.rows, product->bias);
+  });
+  for (const Product& product : products) {
+    const size_t out = product.w.rows.rows;
+    const ActivationRows x = Prepared(input, FormatFor(product.w.rows.dtype));
+    EM_RETURN_IF_ERROR(ForStreamed(product.w, [&](const WeightRows& rows, size_t first_row) {
+      const size_t rows_per_chunk = RowsPerChunk(rows.rows);
+      team_.ParallelFor(CeilDiv(rows.rows, rows_per_chunk), [&](size_t chunk) {
+        const size_t begin = chunk * rows_per_chunk;
+        MultiplyRows(rows, begin, std::min(rows.rows, begin + rows_per_chunk), x, product.y + first_row, out,
+                     product.bias ? product.bias + first_row : nullptr);
+      });
+    }));
   }
   return absl::OkStatus();
 }
 
-void Transformer::Norm(const NormWeights& norm, const float* x, size_t tokens, float* out) {
+void Transformer::Norm(const NormWeights& norm, const float* x, float* out) const {
   if (!norm.weight) return;
   const size_t d = spec_.d_model;
-  team_.ParallelFor(tokens, [&](size_t t) {
-    if (spec_.norm == NormKind::kRms) {
-      RmsNorm({x + t * d, d}, norm.weight, spec_.norm_epsilon, out + t * d);
-    } else {
-      LayerNorm({x + t * d, d}, norm.weight, norm.bias, spec_.norm_epsilon, out + t * d);
-    }
-  });
-}
-
-void Transformer::Add(float* x, const float* y, size_t count) {
-  for (size_t i = 0; i < count; ++i) x[i] += y[i];
+  if (spec_.norm == NormKind::kRms) {
+    RmsNorm({x, d}, norm.weight, spec_.norm_epsilon, out);
+  } else {
+    LayerNorm({x, d}, norm.weight, norm.bias, spec_.norm_epsilon, out);
+  }
 }
 
 }  // namespace elasticmem

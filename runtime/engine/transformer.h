@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -59,6 +60,7 @@ class Transformer {
  private:
   struct Scratch;
   struct Input;
+  struct Product;
   Transformer(const Parts& parts, const KvPageLayout& page, uint32_t max_rows, uint32_t max_logits_rows,
               AlignedBuffer memory);
 
@@ -68,13 +70,14 @@ class Transformer {
   void FindRuns(std::span<const StepRow> rows);
   void AttendAll(std::span<const StepRow> rows, uint32_t layer);
   Status FeedForward(size_t tokens, uint32_t layer);
+  Status Hidden(size_t tokens, uint32_t layer, Input& input);
   Status AccumulateTransposed(const DenseMatrix& down, const float* coefficients, size_t tokens, float* y);
-  Status MatMul(const DenseMatrix& w, Input& input, float* y, const float* bias = nullptr);
+  Status MatMul(std::initializer_list<Product> products, Input& input);
   template <class Body>
-  Status ForSlices(const DenseMatrix& w, Body&& body);
+  Status ForStreamed(const DenseMatrix& w, Body&& body);
+  size_t RowsPerChunk(size_t rows) const;
   ActivationRows Prepared(Input& input, ActivationFormat format);
-  void Norm(const NormWeights& norm, const float* x, size_t tokens, float* out);
-  static void Add(float* x, const float* y, size_t count);
+  void Norm(const NormWeights& norm, const float* x, float* out) const;
 
   const Parts parts_;
   const ModelSpec& spec_;
