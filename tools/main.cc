@@ -39,6 +39,11 @@ constexpr CommandEntry kCommands[] = {
     {kBench, "bench", "measure speed", "elasticmem bench -m model.gguf --prompt 128 --generate 64 --repeat 3"},
     {kGrowth, "growth", "compare policies on one trace of clients that come, talk and go",
      "elasticmem bench growth configs/bench/growth.toml -m model.gguf --svg growth.svg", kBench},
+    {kCompare, "compare", "do the same work on this engine and on others that you have built, in less and less memory",
+     "elasticmem compare configs/compare/measure.toml\n"
+     "The file names engines (elasticmem, llama.cpp, ik_llama.cpp, PowerInfer; nothing is downloaded), memory limits in % of the\n"
+     "plain model file, and the prompt; see configs/compare/. Limits need a control group: run it as root, or in a delegated one.\n"
+     "Every engine runs cold (its files dropped from the page cache) and then warm, in turns; what fails is a result too."},
 };
 
 void OnSignal(int) {
@@ -88,6 +93,7 @@ Status Dispatch(uint32_t command, const Settings& settings, const std::string& t
     case kPerplexity: return PerplexityCommand(settings);
     case kBench: return BenchCommand(settings);
     case kGrowth: return GrowthCommand(settings);
+    case kCompare: return CompareCommand(settings);
     default: EM_CHECK(false);
   }
 }
@@ -111,6 +117,7 @@ int Main(int argc, char** argv) {
     if (entry.command == kInspect || entry.command == kPack) {
       sub->add_option("MODEL", settings.model, "the GGUF file");
     }
+    if (entry.command == kCompare) sub->add_option("CONFIG", settings.config, "the TOML file of the comparison")->required();
     if (entry.command == kGrowth) sub->add_option("CONFIG", settings.config, "the TOML file of the comparison")->required();
     if (entry.command == kTokenize) sub->add_option("TEXT", text, "the text")->required();
     commands[entry.command] = sub;
@@ -148,7 +155,7 @@ int Main(int argc, char** argv) {
         return 2;
       }
     }
-    if (!settings.config.empty()) {
+    if (!settings.config.empty() && command != kCompare) {  // whose file is no list of options
       std::vector<std::string_view> given;
       for (const auto& [key, option] : added[command]) {
         if (option->count() > 0) given.push_back(key);
@@ -156,7 +163,7 @@ int Main(int argc, char** argv) {
       const Status applied = ApplyConfig(settings.config, command, given, settings);
       if (!applied.ok()) return ExitCode(applied);
     }
-    if (settings.model.empty()) {
+    if (settings.model.empty() && command != kCompare) {
       std::fprintf(stderr, "elasticmem: no model: pass its file (-m FILE, or \"model\" in the config); see --help\n");
       return 2;
     }

@@ -45,5 +45,6 @@ Status LogitsCommand(const Settings& settings);
 Status PerplexityCommand(const Settings& settings);
 Status BenchCommand(const Settings& settings);
 Status GrowthCommand(const Settings& settings);
+Status CompareCommand(const Settings& settings);
 
 }  // namespace elasticmem

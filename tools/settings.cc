@@ -33,6 +33,7 @@ const std::vector<Option>& Options() {
       {"--no-bos", "", "do not begin with the model's BOS token", kRun | kTokenize, &S::no_bos, "Input"},
       {"--tokens", "IDS", "token ids, separated by commas", kLogits, &S::tokens, "Input"},
       {"-o,--output", "FILE", "where the neuron store goes", kPack, &S::output, "Input"},
+      {"-o,--output", "PREFIX", "write PREFIX.json, PREFIX.md and PREFIX.svg, whatever the file says", kCompare, &S::output, "Output"},
 
       {"-n,--generate", "N", "tokens to generate at most", kRun | kBench, &S::generate, "Generation"},
       {"--temp", "T", "temperature; 0 picks the likeliest token", kRun, &S::temperature, "Generation"},
@@ -104,7 +105,7 @@ const std::vector<Option>& Options() {
 
       {"--report", "FILE", "write a JSON report", kRun | kPerplexity | kBench | kGrowth, &S::report, "Output"},
       {"--svg", "FILE", "draw the comparison", kGrowth, &S::svg, "Output"},
-      {"--json", "", "print JSON for programs", kAll, &S::json, "Output"},
+      {"--json", "", "print JSON for programs", kAll | kCompare, &S::json, "Output"},
       {"--verify", "", "read the whole store and check every byte", kPack, &S::verify, "Output"},
       {"-v,--verbose", "", "say more", kAll, &S::verbose, "Output"},
   };

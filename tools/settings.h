@@ -22,6 +22,7 @@ enum Command : uint32_t {
   kPerplexity = 1 << 6,
   kBench = 1 << 7,
   kGrowth = 1 << 8,  // bench growth
+  kCompare = 1 << 9,
 };
 
 struct Settings {

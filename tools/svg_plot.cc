@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 namespace elasticmem {
 namespace {
@@ -63,10 +65,27 @@ double Largest(const std::vector<double>& values, double least) {
   return least;
 }
 
+// The powers of ten around the positive values of the lines.
+std::pair<double, double> Decades(const std::vector<PlotLine>& lines) {
+  double least = 0, most = 0;
+  for (const PlotLine& line : lines) {
+    for (const double y : line.y) {
+      if (!std::isfinite(y) || y <= 0) continue;
+      least = least == 0 ? y : std::min(least, y);
+      most = std::max(most, y);
+    }
+  }
+  if (most == 0) return {0, 1};
+  const double first = std::floor(std::log10(least));
+  return {first, std::max(first + 1, std::ceil(std::log10(most)))};
+}
+
 // Data to pixels of one panel's drawing.
 class Axes {
  public:
-  Axes(const PlotPanel& panel, double top) : top_(top), height_(panel.height) {
+  Axes(const PlotPanel& panel, double top) : top_(top), height_(panel.height), x_ticks_(panel.x_ticks) {
+    log_y_ = panel.log_y;
+    if (log_y_) std::tie(first_decade_, last_decade_) = Decades(panel.lines);
     x_max_ = Largest(panel.band_x, 0);
     for (const PlotLine& line : panel.lines) {
       x_max_ = Largest(line.x, x_max_);
@@ -84,10 +103,17 @@ class Axes {
     y_step_ = RoundStep(y_max_, panel.height / 45);
     // A stack is a whole that needs no air above it.
     y_max_ = panel.bands.empty() ? std::ceil(y_max_ / y_step_ * 1.02) * y_step_ : y_max_;
+    if (x_ticks_.empty()) return;
+    x_min_ = x_ticks_.front().x - 0.5;
+    x_max_ = x_ticks_.back().x + 0.5;
   }
 
-  double X(double x) const { return kLeft + std::clamp(x / x_max_, 0.0, 1.0) * kPlotWidth; }
-  double Y(double y) const { return top_ + height_ - std::clamp(y / y_max_, 0.0, 1.0) * height_; }
+  double X(double x) const { return kLeft + std::clamp((x - x_min_) / (x_max_ - x_min_), 0.0, 1.0) * kPlotWidth; }
+  double Y(double y) const {
+    const double part = log_y_ ? (std::log10(y) - first_decade_) / (last_decade_ - first_decade_) : y / y_max_;
+    return top_ + height_ - std::clamp(part, 0.0, 1.0) * height_;
+  }
+  bool Shows(double y) const { return std::isfinite(y) && (!log_y_ || y > 0); }
   double top() const { return top_; }
   double bottom() const { return top_ + height_; }
 
@@ -112,11 +138,18 @@ class Axes {
 
   std::string Grid() const {
     std::string out;
-    for (double y = y_step_; y <= y_max_ * 1.0001; y += y_step_) {
+    const auto line = [&](double y, const char* opacity) {
       out += fmt::format(
           "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#24292f\" "
-          "stroke-opacity=\"0.12\"/>\n",
-          kLeft, Y(y), kLeft + kPlotWidth, Y(y));
+          "stroke-opacity=\"{}\"/>\n",
+          kLeft, Y(y), kLeft + kPlotWidth, Y(y), opacity);
+    };
+    if (!log_y_) {
+      for (double y = y_step_; y <= y_max_ * 1.0001; y += y_step_) line(y, "0.12");
+      return out;
+    }
+    for (double decade = first_decade_; decade < last_decade_; ++decade) {
+      for (int i = 2; i <= 10; ++i) line(i * std::pow(10, decade), i == 10 ? "0.2" : "0.06");
     }
     return out;
   }
@@ -137,14 +170,18 @@ class Axes {
   std::string Ticks(const PlotPanel& panel) const {
     std::string out = fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\" fill=\"none\" stroke=\"{}\"/>\n", kLeft,
                                   top_, bottom(), kLeft + kPlotWidth, kPale);
-    for (double y = 0; y <= y_max_ * 1.0001; y += y_step_) {
+    const auto y_label = [&](double y) {
       out += Text(kLeft - 8, Y(y) + 4, fmt::format("{:g}", y), 11, kPale, "end");
-    }
-    for (double x = 0; x <= x_max_ * 1.0001; x += x_step_) {
+    };
+    for (double y = 0; !log_y_ && y <= y_max_ * 1.0001; y += y_step_) y_label(y);
+    for (double decade = first_decade_; log_y_ && decade <= last_decade_; ++decade) y_label(std::pow(10, decade));
+    const auto x_label = [&](double x, const std::string& label) {
       out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", X(x),
                          bottom(), X(x), bottom() + 4, kPale);
-      out += Text(X(x), bottom() + 17, fmt::format("{:g}", x), 11, kPale, "middle");
-    }
+      out += Text(X(x), bottom() + 17, label, 11, kPale, "middle");
+    };
+    for (const PlotTick& tick : x_ticks_) x_label(tick.x, tick.label);
+    for (double x = 0; x_ticks_.empty() && x <= x_max_ * 1.0001; x += x_step_) x_label(x, fmt::format("{:g}", x));
     out += Text(kLeft + kPlotWidth / 2, bottom() + 36, panel.x_label, 12, kInk, "middle");
     const double middle = top_ + height_ / 2;
     out += Text(20, middle, panel.y_label, 12, kInk, "middle",
@@ -154,7 +191,10 @@ class Axes {
 
  private:
   double top_, height_;
-  double x_max_ = 0, y_max_ = 0, x_step_ = 1, y_step_ = 1;
+  double x_min_ = 0, x_max_ = 0, y_max_ = 0, x_step_ = 1, y_step_ = 1;
+  bool log_y_ = false;
+  double first_decade_ = 0, last_decade_ = 1;
+  std::vector<PlotTick> x_ticks_;
 };
 
 std::string Areas(const PlotPanel& panel, const Axes& axes) {
@@ -178,9 +218,13 @@ std::string Areas(const PlotPanel& panel, const Axes& axes) {
 std::string Lines(const PlotPanel& panel, const Axes& axes) {
   std::string out;
   for (const PlotLine& line : panel.lines) {
-    std::string path;
+    std::string path, marks;
     for (size_t i = 0; i < std::min(line.x.size(), line.y.size()); ++i) {
-      if (!std::isfinite(line.x[i]) || !std::isfinite(line.y[i])) continue;
+      if (!std::isfinite(line.x[i]) || !axes.Shows(line.y[i])) continue;
+      if (line.marks) {
+        marks += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"><title>{}: {:.4g}</title></circle>\n",
+                             axes.X(line.x[i]), axes.Y(line.y[i]), line.colour, Escape(line.label), line.y[i]);
+      }
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", axes.X(line.x[i]), axes.Y(line.y[i]));
     }
     if (path.empty()) continue;
@@ -188,6 +232,7 @@ std::string Lines(const PlotPanel& panel, const Axes& axes) {
         "<path class=\"line\" d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{:g}\" "
         "stroke-linejoin=\"round\" stroke-linecap=\"round\"{}><title>{}</title></path>\n",
         path, line.colour, line.width, line.dashed ? " stroke-dasharray=\"6 5\"" : "", Escape(line.label));
+    out += marks;
   }
   return out;
 }

@@ -2,16 +2,14 @@
 // code and stacks take.
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <memory>
 
 #include "tests/gguf/scratch_folder.h"
 #include "tests/tools/program.h"
 #include "tests/tools/tiny_model.h"
+#include "tools/memory_group.h"
 
 namespace elasticmem {
 namespace {
@@ -26,74 +24,18 @@ using testing::SourcePath;
 // slack, and the work of the program around the engine (a trace, a report). It does not grow with the budget.
 constexpr uint64_t kAllowanceBytes = 16 << 20;
 
-std::string ReadLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+// Null where none can be made.
+std::unique_ptr<MemoryGroup> GroupOf(uint64_t limit_bytes) {
+  StatusOr<std::unique_ptr<MemoryGroup>> group = MemoryGroup::Create(limit_bytes);
+  return group.ok() ? *std::move(group) : nullptr;
 }
-bool WriteLine(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << std::flush;
-  return file.good();
-}
-
-// A memory control group below ours (version 1 or 2), while this lives.
-class MemoryGroup {
- public:
-  explicit MemoryGroup(uint64_t limit_bytes) {
-    std::ifstream groups("/proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {
-      std::istringstream parts(line);
-      std::string id, controllers, path;
-      std::getline(parts, id, ':');
-      std::getline(parts, controllers, ':');
-      std::getline(parts, path);
-      const bool unified = id == "0" && controllers.empty();
-      if (controllers != "memory" && !unified) continue;
-      for (const std::string& root : {unified ? "/sys/fs/cgroup" + path : "/sys/fs/cgroup/memory" + path,
-                                      std::string(unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory")}) {
-        if (Make(root, limit_bytes, unified)) return;
-      }
-    }
-  }
-  ~MemoryGroup() {
-    if (!folder_.empty()) rmdir(folder_.c_str());
-  }
-  MemoryGroup(const MemoryGroup&) = delete;
-
-  const std::string& folder() const { return folder_; }  // "": none could be made
-  uint64_t peak_bytes() const {
-    return std::stoull(ReadLine(folder_ + (unified_ ? "/memory.peak" : "/memory.max_usage_in_bytes")));
-  }
-
- private:
-  bool Make(const std::string& root, uint64_t limit_bytes, bool unified) {
-    static int count = 0;
-    const std::string folder = fmt::format("{}/elasticmem-test-{}-{}", root, getpid(), count++);
-    if (mkdir(folder.c_str(), 0755) != 0) return false;
-    const std::string limit = std::to_string(limit_bytes);
-    if (WriteLine(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes"), limit)) {
-      // Nothing may hide in the swap, where there is one.
-      WriteLine(folder + (unified ? "/memory.swap.max" : "/memory.memsw.limit_in_bytes"), unified ? "0" : limit);
-      folder_ = folder;
-      unified_ = unified;
-      return true;
-    }
-    rmdir(folder.c_str());
-    return false;
-  }
-
-  std::string folder_;
-  bool unified_ = false;
-};
 
 class MemoryLimit : public ::testing::Test {
  protected:
   uint64_t Budget(uint32_t percent) const { return std::filesystem::file_size(SourcePath(kTales)) * percent / 100; }
-  static Outcome RunIn(const MemoryGroup& group, const std::vector<std::string>& args) {
+  static Outcome RunIn(const std::unique_ptr<MemoryGroup>& group, const std::vector<std::string>& args) {
     testing::Surroundings surroundings;
-    surroundings.cgroup = group.folder();
+    surroundings.cgroup = group->folder();
     surroundings.timeout = std::chrono::seconds(300);
     return RunProgram(args, surroundings);
   }
@@ -120,7 +62,7 @@ class MemoryLimit : public ::testing::Test {
 };
 
 #define SKIP_WITHOUT(group) \
-  if (group.folder().empty()) GTEST_SKIP() << "no memory control group can be made here"
+  if (!group) GTEST_SKIP() << "no memory control group can be made here"
 
 #ifdef __SANITIZE_ADDRESS__
 #define SKIP_UNDER_SANITIZERS() GTEST_SKIP() << "the sanitizer's own memory is no part of the budget"
@@ -133,14 +75,14 @@ TEST_F(MemoryLimit, RunLivesInItsBudget) {
   for (const uint32_t percent : {50u, 75u, 100u}) {
     SCOPED_TRACE(percent);
     const uint64_t limit = Budget(percent) + kAllowanceBytes;
-    const MemoryGroup group(limit);
+    const std::unique_ptr<MemoryGroup> group = GroupOf(limit);
     SKIP_WITHOUT(group);
     const Outcome outcome = RunIn(group, Run(fmt::format("{}%", percent)));
     ExpectDone(outcome);
     const nlohmann::json report = outcome.Json();
     EXPECT_LE(report["peak_bytes"].get<uint64_t>(), Budget(percent));
     EXPECT_LE(report["peak_rss_bytes"].get<uint64_t>(), limit);
-    EXPECT_LE(group.peak_bytes(), limit);
+    EXPECT_LE(group->peak_bytes(), limit);
     RecordProperty("peak_rss_bytes", std::to_string(report["peak_rss_bytes"].get<uint64_t>()));
   }
 }
@@ -148,7 +90,7 @@ TEST_F(MemoryLimit, RunLivesInItsBudget) {
 TEST_F(MemoryLimit, GrowthTraceLivesInItsBudget) {
   SKIP_UNDER_SANITIZERS();
   const uint64_t limit = Budget(75) + kAllowanceBytes;
-  const MemoryGroup group(limit);
+  const std::unique_ptr<MemoryGroup> group = GroupOf(limit);
   SKIP_WITHOUT(group);
   const Outcome outcome = RunIn(group, {"bench", "growth", SourcePath("configs/bench/growth_smoke.toml"), "-m",
                                         SourcePath(kTales), "--store-dir", folder_.path(), "--json"});
@@ -165,10 +107,11 @@ TEST_F(MemoryLimit, GrowthTraceLivesInItsBudget) {
 // What the tests above pass would not pass with a budget that the group does not allow.
 TEST_F(MemoryLimit, GroupKillsWhoeverTakesMore) {
   SKIP_UNDER_SANITIZERS();
-  const MemoryGroup group(Budget(50) + kAllowanceBytes / 4);
+  const std::unique_ptr<MemoryGroup> group = GroupOf(Budget(50) + kAllowanceBytes / 4);
   SKIP_WITHOUT(group);
   const Outcome outcome = RunIn(group, Run("400%"));
   EXPECT_EQ(outcome.signal, SIGKILL) << outcome.exit_code << outcome.err;
+  EXPECT_GE(group->oom_kills(), 1u);
 }
 
 }  // namespace
