@@ -1,9 +1,11 @@
 #include "device/team.h"
 
-#include <algorithm>
-#include <thread>
-
 #include <oneapi/tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 #include "base/status.h"
 
@@ -25,6 +27,10 @@ void Pause() {
 #endif
 }
 
+uint64_t Nanos() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+
 }  // namespace
 
 struct Team::Arena {
@@ -33,9 +39,8 @@ struct Team::Arena {
 };
 
 Team::Team(int threads) : threads_(std::max(1, threads)) {
-  if (threads_ == 1) return;
-  arena_ = std::make_unique<Arena>(threads_);
   ranges_ = std::make_unique<Range[]>(threads_);
+  if (threads_ > 1) arena_ = std::make_unique<Arena>(threads_);
 }
 
 Team::~Team() { EM_CHECK(!session_open_.load()); }
@@ -66,25 +71,40 @@ Team::Session::~Session() {
   }
 }
 
-// Runs the chunks that are left of one worker's; false if there was none.
-bool Team::TakeChunksOf(std::atomic<uint64_t>& range) {
+// Runs the chunks that are left of a worker's, for the one whose range is `own`; false if there was none.
+bool Team::TakeChunksOf(Range& range, Range& own) {
   bool took = false;
-  uint64_t word = range.load(std::memory_order_acquire);
+  uint64_t begin = 0;
+  uint64_t word = range.word.load(std::memory_order_acquire);
   while (true) {
     const uint64_t next = word & kChunkMask;
-    if (next >= (word >> kChunkBits & kChunkMask)) return took;
-    if (!range.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire)) continue;
+    if (next >= (word >> kChunkBits & kChunkMask)) break;
+    if (!range.word.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire))
+      continue;
+    if (measures_busy_ && !took) begin = Nanos();
     (*job_)(next);
     took = true;
+    // Before the last chunk is told of, so that who waits for it finds the time.
+    if (measures_busy_) {
+      const uint64_t now = Nanos();
+      own.busy_nanos.fetch_add(now - std::exchange(begin, now), std::memory_order_relaxed);
+    }
     done_.fetch_add(1, std::memory_order_release);
-    word = range.load(std::memory_order_acquire);
+    word = range.word.load(std::memory_order_acquire);
   }
+  return took;
 }
 
 bool Team::TakeChunks(int worker) {
   bool took = false;
-  for (int i = 0; i < threads_; ++i) took |= TakeChunksOf(ranges_[(worker + i) % threads_].word);
+  for (int i = 0; i < threads_; ++i) took |= TakeChunksOf(ranges_[(worker + i) % threads_], ranges_[worker]);
   return took;
+}
+
+double Team::busy_seconds() const {
+  uint64_t nanos = 0;
+  for (int i = 0; i < threads_; ++i) nanos += ranges_[i].busy_nanos.load(std::memory_order_relaxed);
+  return static_cast<double>(nanos) * 1e-9;
 }
 
 bool Team::AnyLeft() const {
@@ -106,7 +126,8 @@ void Team::WorkerLoop(int worker) {
       // Announce the sleep first, then look again: the publisher writes the ranges first, then looks for sleepers.
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t epoch = wake_epoch_.load(std::memory_order_seq_cst);
-      if (!AnyLeft() && session_open_.load(std::memory_order_seq_cst)) wake_epoch_.wait(epoch, std::memory_order_seq_cst);
+      if (!AnyLeft() && session_open_.load(std::memory_order_seq_cst))
+        wake_epoch_.wait(epoch, std::memory_order_seq_cst);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
       idle = 0;
     }
@@ -129,7 +150,9 @@ void Team::Publish(size_t chunks) {
 void Team::ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk) {
   EM_CHECK(chunks <= kChunkMask);
   if (chunks == 1 || !arena_ || !session_open_.load(std::memory_order_relaxed)) {
+    const uint64_t begin = measures_busy_ ? Nanos() : 0;
     for (size_t i = 0; i < chunks; ++i) chunk(i);
+    if (measures_busy_) ranges_[0].busy_nanos.fetch_add(Nanos() - begin, std::memory_order_relaxed);
     return;
   }
   if (chunks == 0) return;

@@ -56,7 +56,8 @@ void DescribeMachine(Comparison& comparison) {
   const std::string model = FirstLineWith(ReadWhole("/proc/cpuinfo"), "model name");
   comparison.cpu = model.empty() ? "unknown" : model.substr(model.find(": ") + 2);
   comparison.cores = std::max(1u, std::thread::hardware_concurrency());
-  comparison.memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  comparison.memory_bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   utsname name{};
   if (uname(&name) == 0) comparison.kernel = fmt::format("{} {}", name.sysname, name.release);
 }
@@ -108,8 +109,8 @@ double CachedShare(int file, size_t bytes) {
   return known ? static_cast<double>(count) / static_cast<double>(pages) : 0;
 }
 
-// Drops the model, and what engines keep beside it under its name (a neuron store, say), from the page cache. A group is
-// charged for the pages that it reads itself, so pages that are there already would be free memory beyond its limit.
+// Drops the model, and what engines keep beside it under its name (a neuron store, say), from the page cache. A group
+// is charged for the pages that it reads itself, so pages that are there already would be free memory beyond its limit.
 // Returns what stayed, in words; "" if nothing did.
 std::string DropFromCache(const std::string& model) {
   sync();  // dirty pages cannot be dropped
@@ -258,8 +259,9 @@ void CompareTexts(Comparison& comparison) {
       if (!sample.figures || &sample.figures->text == first) continue;
       const std::string& text = sample.figures->text;
       const size_t length = std::min(first->size(), text.size());
-      sample.same_bytes = std::mismatch(first->begin(), first->begin() + static_cast<ptrdiff_t>(length), text.begin()).first -
-                          first->begin();
+      sample.same_bytes =
+          std::mismatch(first->begin(), first->begin() + static_cast<ptrdiff_t>(length), text.begin()).first -
+          first->begin();
     }
   }
 }
@@ -301,11 +303,12 @@ StatusOr<Comparison> RunComparison(const CompareConfig& config,
       if (absent(cell)) continue;
       EM_RETURN_IF_ERROR(runner.RunCell(cell, [&](bool cold) {
         progress(fmt::format("{}, limit {}, {}", config.engines[cell.engine].name, config.limits[cell.limit].label,
-                             cold ? "cold" : "warm"), done++, total);
+                             cold ? "cold" : "warm"),
+                 done++, total);
       }));
+      CompareTexts(comparison);
+      EM_RETURN_IF_ERROR(checkpoint(comparison));
     }
-    CompareTexts(comparison);
-    EM_RETURN_IF_ERROR(checkpoint(comparison));
   }
   return comparison;
 }

@@ -36,7 +36,8 @@ constexpr CommandEntry kCommands[] = {
      "elasticmem logits -m model.gguf --tokens 1,15043 --top 5"},
     {kPerplexity, "perplexity", "measure how well the model predicts a text",
      "elasticmem perplexity -m model.gguf -f text.txt --context 512"},
-    {kBench, "bench", "measure speed", "elasticmem bench -m model.gguf --prompt 128 --generate 64 --repeat 3"},
+    {kBench, "bench", "measure speed", "elasticmem bench -m model.gguf --prompt 512 --generate 128 --repeat 3\n"
+     "  elasticmem bench -m model.gguf --generate 32 --batch 1,4,16 --depth 0,1024 --mixed"},
     {kGrowth, "growth", "compare policies on one trace of clients that come, talk and go",
      "elasticmem bench growth configs/bench/growth.toml -m model.gguf --svg growth.svg", kBench},
     {kCompare, "compare", "do the same work on this engine and on others that you have built, in less and less memory",

@@ -1,4 +1,4 @@
-// `elasticmem logits`, `perplexity` and `bench`: for checking against other engines, and for speed.
+// `elasticmem logits` and `perplexity`: for checking against other engines.
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -57,15 +57,6 @@ double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - top);
   return std::log(sum) + top - logits[target];
-}
-
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-Spread SpreadOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(), values.back()};
 }
 
 // What a speed was measured on, where that is made up.
@@ -162,75 +153,6 @@ Status PerplexityCommand(const Settings& settings) {
     std::printf("perplexity %.4f +- %.4f (nll %.6f), %zu windows of %u tokens, %.1f tokens/s%s\n", std::exp(mean),
                 std::exp(mean) * error, mean, windows, window, report.prefill.tokens_per_second(),
                 OnDevice(report).c_str());
-  }
-  if (!settings.report.empty()) EM_RETURN_IF_ERROR(WriteTextFile(settings.report, report.ToJson() + "\n"));
-  return absl::OkStatus();
-}
-
-// Prompts of pseudo-random tokens; the first repetition warms up and does not count where there are more.
-Status BenchCommand(const Settings& settings) {
-  EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
-  const uint32_t prompt = std::max<uint32_t>(1, settings.bench_prompt);
-  const uint32_t generate = settings.generate;
-  const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
-  if (uint64_t{prompt} + generate > context) {
-    return InvalidInput("--prompt {} and --generate {} do not fit a context of {}", prompt, generate, context);
-  }
-  if (settings.repeat == 0) return InvalidInput("--repeat is 0; expected 1 or more");
-  EM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(settings, *model, prompt + generate, 1));
-  std::vector<double> prefill, decode, first;
-  LogitsHash hash;
-  Throughput all_prefill, all_decode;
-  for (uint32_t r = 0; r <= settings.repeat; ++r) {
-    uint64_t state = settings.seed + 1;
-    std::vector<TokenId> ids(prompt);
-    for (TokenId& id : ids) {
-      state = state * 6364136223846793005ull + 1442695040888963407ull;
-      id = static_cast<TokenId>((state >> 33) % model->spec().vocab);
-    }
-    const SequenceId sequence = engine->NewSequence();
-    const Clock::time_point start = Clock::now();
-    EM_ASSIGN_OR_RETURN(std::span<const float> logits, engine->Append(sequence, ids));
-    const double prefill_seconds = Seconds(start);
-    const Clock::time_point decode_start = Clock::now();
-    for (uint32_t n = 0; n < generate; ++n) {
-      EM_RETURN_IF_ERROR(CheckInterrupted());
-      const TokenId id = ArgMax(logits);
-      EM_ASSIGN_OR_RETURN(logits, engine->Append(sequence, {&id, 1}));
-      if (r == settings.repeat) hash.Add(logits);
-    }
-    const double decode_seconds = Seconds(decode_start);
-    engine->EndSequence(sequence);
-    if (r == 0) continue;
-    prefill.push_back(prompt / prefill_seconds);
-    if (generate > 0) decode.push_back(generate / decode_seconds);
-    first.push_back(prefill_seconds);
-    all_prefill.tokens += prompt;
-    all_prefill.seconds += prefill_seconds;
-    all_decode.tokens += generate;
-    all_decode.seconds += decode_seconds;
-  }
-  Report report = Report::FromEngine(*engine, ThreadCount(settings));
-  report.prefill = all_prefill;
-  report.decode = all_decode;
-  report.ttft_seconds = SpreadOf(first).median;
-  report.logits_hash = hash.value();
-  const Spread p = SpreadOf(prefill);
-  const Spread d = decode.empty() ? Spread() : SpreadOf(decode);
-  if (settings.json) {
-    Json json = Json::parse(report.ToJson());
-    const auto spread = [](const Spread& s) { return Json{{"median", s.median}, {"low", s.low}, {"high", s.high}}; };
-    json["bench"] = {{"repeats", settings.repeat}, {"prefill_tokens_per_second", spread(p)}, {"decode_tokens_per_second", spread(d)}};
-    std::printf("%s\n", json.dump(2).c_str());
-  } else {
-    const auto row = [](const std::string& name, const Spread& s) -> std::vector<std::string> {
-      return {name, fmt::format("{:.2f}", s.median), fmt::format("{:.2f}", s.low), fmt::format("{:.2f}", s.high)};
-    };
-    std::printf("%s", FormatTable({{"tokens/s", "median", "low", "high"},
-                                   row(fmt::format("prefill {}", prompt), p),
-                                   row(fmt::format("decode {}", generate), d)}).c_str());
-    if (!report.device.empty()) std::printf("  measured%s\n", OnDevice(report).c_str());
-    std::fprintf(stderr, "\n%s", report.ToTable().c_str());
   }
   if (!settings.report.empty()) EM_RETURN_IF_ERROR(WriteTextFile(settings.report, report.ToJson() + "\n"));
   return absl::OkStatus();

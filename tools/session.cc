@@ -175,8 +175,9 @@ StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model&
 }
 
 StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Model& model, uint32_t kv_tokens,
-                                             uint32_t logits_rows) {
+                                             uint32_t logits_rows, uint32_t sequences) {
   EM_ASSIGN_OR_RETURN(EngineOptions options, MakeEngineOptions(settings, model, kv_tokens, logits_rows));
+  options.sequences = sequences;
   ProgressBar bar;
   options.progress = [&](std::string_view what, uint64_t done, uint64_t total) { bar.Update(what, done, total); };
   options.notice = [&](const std::string& text) {

@@ -24,9 +24,9 @@ Status AboutModel(const Settings& settings, const Status& status);
 StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model& model, uint32_t kv_tokens,
                                           uint32_t logits_rows);
 
-// Engine::Open with progress on stderr.
+// Engine::Open with progress on stderr. KV for `sequences`, each of `kv_tokens`.
 StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Model& model, uint32_t kv_tokens,
-                                             uint32_t logits_rows);
+                                             uint32_t logits_rows, uint32_t sequences = 1);
 
 int ThreadCount(const Settings& settings);
 std::string CacheDir();

@@ -35,7 +35,7 @@ const std::vector<Option>& Options() {
       {"-o,--output", "FILE", "where the neuron store goes", kPack, &S::output, "Input"},
       {"-o,--output", "PREFIX", "write PREFIX.json, PREFIX.md and PREFIX.svg, whatever the file says", kCompare, &S::output, "Output"},
 
-      {"-n,--generate", "N", "tokens to generate at most", kRun | kBench, &S::generate, "Generation"},
+      {"-n,--generate", "N", "tokens to generate at most", kRun, &S::generate, "Generation"},
       {"--temp", "T", "temperature; 0 picks the likeliest token", kRun, &S::temperature, "Generation"},
       {"--top-k", "K", "sample from the K likeliest; 0: all", kRun, &S::top_k, "Generation"},
       {"--top-p", "P", "sample from the likeliest that make up P; 1: all", kRun, &S::top_p, "Generation"},
@@ -82,7 +82,16 @@ const std::vector<Option>& Options() {
        "Compute"},
       {"-t,--threads", "N", "cores to use; default: all", kSized, &S::threads, "Compute"},
 
-      {"--prompt", "N", "tokens of the prompt", kBench, &S::bench_prompt, "Measuring"},
+      {"--prompt", "N,N,..", "prefill: prompts of so many tokens; 0: none; default: 128. Its bound is the speed of a product "
+       "whose weights stay in the cache", kBench, &S::bench_prompts, "Measuring"},
+      {"-n,--generate", "N,N,..", "decode: so many tokens of each sequence; 0: none; default: 64. Its bound is the time that "
+       "reading the same bytes takes, measured by reading the dense weights in between", kBench, &S::bench_generates,
+       "Measuring"},
+      {"--batch", "N,N,..", "decode so many sequences at once; default: 1", kBench, &S::bench_batches, "Measuring"},
+      {"--depth", "N,N,..", "tokens that are in the context of each sequence before; default: 0", kBench, &S::bench_depths,
+       "Measuring"},
+      {"--mixed", "", "also decode while a prompt is read: each batch with each prompt", kBench, &S::bench_mixed,
+       "Measuring"},
       {"-r,--repeat", "R", "how often", kBench, &S::repeat, "Measuring"},
       {"--top", "K", "how many of the largest logits to show", kLogits, &S::top, "Measuring"},
       {"--windows", "N", "stop after so many windows of the context's length; 0: all", kPerplexity, &S::windows,
@@ -147,7 +156,11 @@ bool Store(const toml::node& node, T& target) {
 template <class T>
 bool Store(const toml::node& node, std::vector<T>& target) {
   const toml::array* array = node.as_array();
-  if (!array) return false;
+  if (!array) {  // a list of one
+    const std::optional<T> value = ValueOf<T>(node);
+    if (value) target.push_back(*value);
+    return value.has_value();
+  }
   for (const toml::node& element : *array) {
     const std::optional<T> value = ValueOf<T>(element);
     if (!value) return false;

@@ -65,7 +65,10 @@ struct Settings {
   std::vector<std::string> stop;
   bool chat = false, ignore_eos = false, parse_special = false, no_bos = false;
   // Measuring.
-  uint32_t bench_prompt = 128, repeat = 3, top = 10, windows = 0;
+  uint32_t repeat = 3, top = 10, windows = 0;
+  // Of a bench. Empty lists: its defaults.
+  std::vector<uint32_t> bench_prompts, bench_generates, bench_batches, bench_depths;
+  bool bench_mixed = false;
   // The growth trace. Empty lists: its defaults.
   std::vector<std::string> policies;
   std::vector<uint32_t> growth_slots, phases;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -565,12 +566,41 @@ Status Engine::AppendEach(SequenceId sequence, std::span<const TokenId> ids,
   return absl::OkStatus();
 }
 
+uint64_t Engine::ReadWeightsOnce() {
+  constexpr size_t kChunkBytes = 256 << 10;
+  Team::Session session(*team_);
+  std::atomic<uint64_t> sink{0};
+  uint64_t bytes = 0;
+  for (const std::span<const std::byte> memory : weights_->memory()) {
+    bytes += memory.size();
+    team_->ParallelFor(CeilDiv(memory.size(), kChunkBytes), [&](size_t chunk) {
+      const std::span<const std::byte> part =
+          memory.subspan(chunk * kChunkBytes, std::min(kChunkBytes, memory.size() - chunk * kChunkBytes));
+      uint64_t sums[16] = {};
+      for (size_t i = 0; i + sizeof(sums) <= part.size(); i += sizeof(sums)) {
+        uint64_t words[16];
+        std::memcpy(words, part.data() + i, sizeof(words));
+        for (size_t j = 0; j < 16; ++j) sums[j] ^= words[j];
+      }
+      for (const uint64_t sum : sums) sink.fetch_xor(sum, std::memory_order_relaxed);
+    });
+  }
+  return bytes;
+}
+
+double Engine::HotMultiplyAdds() {
+  Team::Session session(*team_);
+  return transformer_->HotMultiplyAdds(std::min(plan_.prefill_chunk, transformer_->max_rows()));
+}
+
 EngineStatistics Engine::statistics() const {
   EngineStatistics s;
   s.steps = steps_;
   s.tokens = tokens_;
   s.seconds = seconds_;
   s.late_blocks = late_blocks_;
+  s.record_bytes = store_ ? store_->layout().tail_bytes : 0;
+  s.kernel_core_seconds = team_->busy_seconds();
   if (swap_) s.swap = swap_->statistics();
   s.prefill_micros_per_token = prefill_micros_per_token_;
   if (sparse_ffn_) {

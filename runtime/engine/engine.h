@@ -82,6 +82,8 @@ struct EngineStatistics {
   ReadStatistics reads;  // since the model was loaded
   KvSwapStatistics swap;
   uint64_t late_blocks = 0;             // that a step waited for: they had not been freed ahead
+  uint64_t record_bytes = 0;            // of a neuron, its gate row apart; 0 where there are no records
+  double kernel_core_seconds = 0;       // that cores spent in kernels since MeasureKernels; 0 before it
   double prefill_micros_per_token = 0;  // measured lately; 0: not yet
 };
 
@@ -150,12 +152,21 @@ class Engine {
   const Device* device() const { return device_.get(); }            // the same
   uint32_t context() const { return context_; }
   Mode mode() const { return plan_.mode; }
+  DType kv_type() const { return transformer_->kv_type(); }
   const char* io_name() const { return reader_->queue().name(); }
   const BlockPool& pool() const { return *pool_; }
   const NeuronResidency* residency() const { return residency_.get(); }  // null without records
   const std::optional<PackResult>& packed() const { return packed_; }    // when the store was made by this start
   EngineStatistics statistics() const;
   MemoryUse memory_use() const;
+
+  // For benches. Counts EngineStatistics::kernel_core_seconds from now on, at a look at the clock a chunk of work.
+  void MeasureKernels() { team_->MeasureBusy(); }
+  // Reads the dense weights in memory once with all cores, as a step that is bound by memory does at best. Their bytes.
+  uint64_t ReadWeightsOnce();
+  // Multiply-adds a second, of all cores, where the weights (of the first layer's q, for a step's most tokens) stay in
+  // caches: what prefill is bound by. 0 where those weights are streamed.
+  double HotMultiplyAdds();
 
   // Walks all tables.
   void CheckInvariants() const;

@@ -1,6 +1,7 @@
 #include "runtime/engine/transformer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/carver.h"
@@ -189,6 +190,30 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
   Input input{s_->h, logits_rows.size(), d};
   EM_RETURN_IF_ERROR(MatMul({{weights_.output(), s_->logits, weights_.output_bias()}}, input));
   return std::span<const float>(s_->logits, logits_rows.size() * spec_.vocab);
+}
+
+double Transformer::HotMultiplyAdds(uint32_t tokens) {
+  const WeightRows rows = InMemory(weights_.layers()[0].q);
+  const size_t per_thread =
+      std::min<size_t>(16 * kMinRowsPerChunk, rows.rows / team_.threads()) / kMinRowsPerChunk * kMinRowsPerChunk;
+  if (per_thread == 0) return 0;
+  std::fill_n(s_->h, tokens * spec_.d_model, 1.0f);
+  Input input{s_->h, tokens, spec_.d_model};
+  const ActivationRows x = Prepared(input, FormatFor(rows.dtype));
+  const auto once = [&](size_t worker) {
+    MatMulRows(rows, worker * per_thread, (worker + 1) * per_thread, x, s_->q, spec_.q_dim());
+  };
+  const double each = static_cast<double>(per_thread * team_.threads()) * spec_.d_model * tokens;
+  size_t repeats = 1;
+  for (double best = 0;; repeats *= 2) {
+    const auto begin = std::chrono::steady_clock::now();
+    team_.ParallelFor(team_.threads(), [&](size_t worker) {
+      for (size_t i = 0; i < repeats; ++i) once(worker);
+    });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    best = std::max(best, each * static_cast<double>(repeats) / seconds);
+    if (seconds > 0.05) return best;
+  }
 }
 
 Status Transformer::Embed(std::span<const StepRow> rows) {

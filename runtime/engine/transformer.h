@@ -54,6 +54,10 @@ class Transformer {
   // valid until the next step. Errors are those of reads; KV of the rows is then undefined.
   StatusOr<std::span<const float>> Step(std::span<const StepRow> rows, std::span<const uint32_t> logits_rows);
 
+  // See Engine::HotMultiplyAdds; of `tokens` rows, within a Session of the team. What a step left in the scratch goes.
+  double HotMultiplyAdds(uint32_t tokens);
+
+  DType kv_type() const { return page_.type; }
   uint32_t max_rows() const { return max_rows_; }
   uint32_t max_logits_rows() const { return max_logits_rows_; }
 

@@ -362,7 +362,61 @@ TEST_F(Output, BenchMeasures) {
   EXPECT_EQ(report["bench"]["repeats"], 2);
   EXPECT_GT(report["bench"]["decode_tokens_per_second"]["median"].get<double>(), 0);
   EXPECT_EQ(report["decode"]["tokens"], 16);
+  ASSERT_EQ(report["bench"]["tests"].size(), 2u);
+  EXPECT_EQ(report["bench"]["tests"][0]["test"], "prefill");
+  EXPECT_EQ(report["bench"]["tests"][1]["test"], "decode");
   ExpectReport(json::parse(testing::ReadFileBytes(folder_.Path("r.json"))));
+}
+
+// A grid of tests, what each has to move, and how that compares to what memory and cores can do.
+TEST_F(Output, BenchSaysHowFarFromTheLimitItIs) {
+  const Outcome outcome =
+      Tales("bench", {"--prompt", "0,16", "-n", "8", "--batch", "1,4", "--depth", "0,24", "--mixed", "-r", "1", "--mode",
+                      "dense", "--memory", "200%", "--kv-type", "f32", "--prefill-chunk", "64", "--json", "--store-dir", folder_.path()});
+  ExpectDone(outcome);
+  const json bench = outcome.Json()["bench"];
+  const json tests = bench["tests"];
+  ASSERT_EQ(tests.size(), 2u * 5) << "two depths of a prefill, two mixed, two decodes";
+  EXPECT_GT(bench["read_bytes_per_second"]["median"].get<double>(), 0);
+  for (const json& test : tests) {
+    SCOPED_TRACE(test.dump());
+    EXPECT_GT(test["tokens_per_second"]["median"].get<double>(), 0);
+    EXPECT_GT(test["bound_fraction"].get<double>(), 0);
+    EXPECT_GE(test["outside_kernels_fraction"].get<double>(), 0);
+    EXPECT_LT(test["outside_kernels_fraction"].get<double>(), 1);
+  }
+  const auto find = [&](const char* name, int batch, int depth) {
+    for (const json& test : tests) {
+      if (test["test"] == name && test["batch"] == batch && test["depth"] == depth) return test;
+    }
+    ADD_FAILURE() << name;
+    return json();
+  };
+  EXPECT_EQ(find("decode", 4, 0)["tokens"], 32);
+  EXPECT_EQ(find("prefill", 1, 24)["tokens"], 16);
+  EXPECT_EQ(find("mixed", 4, 0)["tokens"], 16 + 4) << "the prompt is one chunk";
+  // By hand. A batch reads the weights once: what it moves more is KV, of 8 positions from 1 on for 3 more sequences.
+  const Outcome inspected = RunProgram({"inspect", SourcePath(kTales), "--json"});
+  const json model = inspected.Json()["metadata"];
+  const double heads = model["llama.attention.head_count_kv"], layers = model["llama.block_count"];
+  const double head = model["llama.embedding_length"].get<double>() / model["llama.attention.head_count"].get<double>();
+  const double token = layers * 2 * heads * head * 4;
+  const auto bytes = [&](int batch, int depth) { return find("decode", batch, depth)["bytes"].get<double>(); };
+  EXPECT_DOUBLE_EQ(bytes(4, 0) - bytes(1, 0), 3 * token * (2 + 3 + 4 + 5 + 6 + 7 + 8 + 9));
+  EXPECT_DOUBLE_EQ(bytes(1, 24) - bytes(1, 0), 8 * 23 * token);
+}
+
+TEST_F(Output, BenchRefusesWhatItCannotDo) {
+  const auto bench = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"-r", "1", "--store-dir", folder_.path()});
+    return Tales("bench", more);
+  };
+  testing::ExpectRefused(bench({"--prompt", "0", "-n", "0"}), {"nothing to measure"});
+  testing::ExpectRefused(bench({"--batch", "0"}), {"--batch", "0"});
+  testing::ExpectRefused(bench({"--depth", "1000000"}), {"1000000", "context"});
+  testing::ExpectRefused(bench({"--batch", "64", "--depth", "200", "--memory", "50%"}), {"too small"});
+  testing::ExpectMisused(bench({"--prompt", "1,x"}), {"--prompt"});
+  testing::ExpectMisused(bench({"--depth", "-1"}), {"--depth"});
 }
 
 TEST_F(Output, SpeedsMeasuredWithPacedCopiesSaySo) {
