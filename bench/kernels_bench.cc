@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "dense_ops/matmul.h"
 #include "dense_ops/transformer_ops.h"
+#include "device/team.h"
 #include "ffn_ops/sparse_ffn.h"
 
 namespace elasticmem {
@@ -147,6 +148,89 @@ void Accumulate(benchmark::State& state, DType dtype, size_t rows, size_t cols) 
   state.SetBytesProcessed(static_cast<int64_t>(static_cast<double>(state.iterations()) * scattered.bytes_per_step));
 }
 
+// A layer's FFN work for one token on `density` of its records [up row, down row], which lie one after another: as
+// SparseFfn does it, and at 100 % what the same rows would cost as dense ones.
+void Records(benchmark::State& state, DType dtype, size_t d, double density) {
+  const size_t row_bytes = RowBytes(dtype, d), record_bytes = 2 * row_bytes;
+  const size_t records = kColdBytes / record_bytes;
+  const Buffer memory = RandomRows(dtype, 2 * records, d);
+  std::mt19937 rng(3);
+  std::bernoulli_distribution active(density);
+  std::vector<const std::byte*> up, down;
+  for (size_t r = 0; r < records; ++r) {
+    if (density < 1 && !active(rng)) continue;
+    up.push_back(memory.get() + r * record_bytes);
+    down.push_back(up.back() + row_bytes);
+  }
+  constexpr size_t kGroup = 64, kGroups = 8;
+  const Activations x(dtype, 1, d);
+  std::vector<float> coefficients(kGroup * kGroups), y(d);
+  size_t at = 0;
+  const std::span<const std::byte*const> all_up(up), all_down(down);
+  for (auto _ : state) {
+    if (at + kGroup * kGroups > up.size()) at = 0;
+    GatherDot(dtype, all_up.subspan(at, kGroup * kGroups), d, x.view, coefficients.data(), coefficients.size());
+    for (size_t g = 0; g < kGroups; ++g) {
+      const auto rows = all_down.subspan(at + g * kGroup, kGroup);
+      const auto ahead = g + 1 < kGroups ? all_down.subspan(at + (g + 1) * kGroup, kGroup) : rows.first(0);
+      AccumulateGroup(dtype, rows, coefficients.data() + g * kGroup, 0, d, y.data(), ahead);
+    }
+    at += kGroup * kGroups;
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kGroup * kGroups * record_bytes));
+  state.counters["ns/record"] = benchmark::Counter(
+      1e-9 * kGroup * kGroups, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+void Compact(benchmark::State& state, size_t ff) {
+  std::vector<float> gate(ff);
+  std::mt19937 rng(3);
+  for (float& g : gate) g = rng() % 10 == 0 ? 1.f : 0.f;
+  std::vector<uint32_t> indices(ff);
+  for (auto _ : state) benchmark::DoNotOptimize(CompactNonZero(gate, indices.data()));
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(ff));
+}
+
+void Norm(benchmark::State& state, size_t d) {
+  const std::vector<float> x(d, 0.5f), weight(d, 1.f);
+  std::vector<float> out(d);
+  for (auto _ : state) {
+    RmsNorm(x, weight.data(), 1e-5f, out.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(d * sizeof(float)));
+}
+
+void Rope(benchmark::State& state, RopeKind kind, size_t heads, size_t head_dim) {
+  const std::vector<float> frequencies(head_dim / 2, 0.1f);
+  std::vector<float> angles(head_dim), x(heads * head_dim, 0.5f);
+  RopeAngles(100, frequencies, angles.data());
+  for (auto _ : state) {
+    ApplyRope(kind, angles.data(), head_dim / 2, heads, head_dim, x.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(x.size()));
+}
+
+void StoreKv(benchmark::State& state, DType type) {
+  const KvPageLayout layout{.type = type, .page_tokens = 32, .kv_heads = 8, .head_dim = 128};
+  const Buffer page = Allocate(layout.page_bytes());
+  const std::vector<float> k(1024, 0.5f);
+  for (auto _ : state) {
+    WriteKv(layout, page.get(), 3, k.data(), k.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * 2048);
+}
+
+// What it costs to give work to all of a team and to wait for it.
+void Join(benchmark::State& state, int threads) {
+  Team team(threads);
+  const Team::Session session(team);
+  for (auto _ : state) team.ParallelFor(static_cast<size_t>(threads), [](size_t) {});
+}
+
 // A layer's attention of the last `rows` of `positions`, 4 KV heads of 128, each for 4 query heads.
 void Attention(benchmark::State& state, DType type, uint32_t positions, uint32_t rows) {
   const KvPageLayout layout{.type = type, .page_tokens = 32, .kv_heads = 4, .head_dim = 128};
@@ -190,31 +274,71 @@ void Activate(benchmark::State& state, Activation activation) {
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(x.size()));
 }
 
+// Shapes of models of 135M, 1.36B and 7B parameters.
+struct ModelShape {
+  const char* name;
+  size_t d, ff, vocab, heads, head_dim;
+};
+constexpr ModelShape kModels[] = {
+    {"135M", 576, 1536, 49152, 9, 64}, {"1.36B", 2048, 5632, 32000, 32, 64}, {"7B", 4096, 11008, 32000, 32, 128}};
+
+void RegisterModel(const ModelShape& model, DType dtype) {
+  if (model.d % Traits(dtype).block_elements != 0) return;
+  const std::string type(Traits(dtype).name), of = fmt::format("{}/{}", model.name, type);
+  const std::pair<const char*, size_t> matrices[] = {{"q", model.d}, {"gate", model.ff}, {"output", model.vocab}};
+  for (const auto& [matrix, rows] : matrices) {
+    for (const size_t tokens : {1, 2, 4, 8, 64}) {
+      if (rows == model.vocab && tokens > 1) continue;
+      benchmark::RegisterBenchmark(fmt::format("MatMul/{}/{}/tokens:{}", of, matrix, tokens).c_str(), MatMul, dtype,
+                                   rows, model.d, tokens);
+    }
+  }
+  benchmark::RegisterBenchmark(("GatherDot/" + of + "/11%").c_str(), Gather, dtype, model.ff, model.d);
+  benchmark::RegisterBenchmark(("AccumulateRows/" + of + "/11%").c_str(), Accumulate, dtype, model.ff, model.d);
+}
+
 void RegisterAll() {
   benchmark::RegisterBenchmark("ReadBandwidth", ReadBandwidth);
-  const std::pair<size_t, size_t> shapes[] = {{2048, 2048}, {5632, 2048}, {32000, 2048}};
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
-    const std::string type(Traits(dtype).name);
-    for (const auto& [rows, cols] : shapes) {
-      for (const size_t tokens : {1, 8, 64}) {
-        const std::string name = fmt::format("MatMul/{}/{}x{}/tokens:{}", type, rows, cols, tokens);
-        benchmark::RegisterBenchmark(name.c_str(), MatMul, dtype, rows, cols, tokens);
+  for (const ModelShape& model : kModels) {
+    for (const DType dtype :
+         {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
+      RegisterModel(model, dtype);
+    }
+    benchmark::RegisterBenchmark(fmt::format("RmsNorm/{}", model.name).c_str(), Norm, model.d);
+    benchmark::RegisterBenchmark(fmt::format("PrepareActivations/{}", model.name).c_str(), Prepare, model.d);
+    benchmark::RegisterBenchmark(fmt::format("CompactNonZero/{}", model.name).c_str(), Compact, model.ff);
+    for (const auto& [kind, name] :
+         {std::pair(RopeKind::kAdjacent, "adjacent"), std::pair(RopeKind::kHalves, "halves")}) {
+      benchmark::RegisterBenchmark(fmt::format("Rope/{}/{}", model.name, name).c_str(), Rope, kind, model.heads,
+                                   model.head_dim);
+    }
+  }
+  // Records of 4, 8, 16 and 24 KiB in F16.
+  for (const size_t d : {1024, 2048, 4096, 6144}) {
+    for (const DType dtype : {DType::kF16, DType::kQ4_0}) {
+      for (const int percent : {100, 10}) {
+        const std::string name =
+            fmt::format("Records/{}/{}KiB/density:{}%", Traits(dtype).name, 2 * RowBytes(dtype, d) / 1024.0, percent);
+        benchmark::RegisterBenchmark(name.c_str(), Records, dtype, d, percent / 100.0);
       }
     }
-    benchmark::RegisterBenchmark(("GatherDot/" + type + "/11%of5632x2048").c_str(), Gather, dtype, 5632, 2048);
-    benchmark::RegisterBenchmark(("AccumulateRows/" + type + "/11%of5632x2048").c_str(), Accumulate, dtype, 5632, 2048);
   }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0}) {
-    for (const uint32_t rows : {1u, 16u}) {
-      benchmark::RegisterBenchmark(fmt::format("Attention/{}/2048/rows:{}", Traits(dtype).name, rows).c_str(),
-                                   Attention, dtype, 2048, rows);
+    const std::string type(Traits(dtype).name);
+    for (const uint32_t positions : {512u, 2048u, 4096u}) {
+      for (const uint32_t rows : {1u, 16u}) {
+        benchmark::RegisterBenchmark(fmt::format("Attention/{}/{}/rows:{}", type, positions, rows).c_str(), Attention,
+                                     dtype, positions, rows);
+      }
     }
+    benchmark::RegisterBenchmark(("WriteKv/" + type).c_str(), StoreKv, dtype);
   }
-  benchmark::RegisterBenchmark("PrepareActivations/Q8/2048", Prepare, 2048);
   benchmark::RegisterBenchmark("Activation/silu", Activate, Activation::kSilu);
   benchmark::RegisterBenchmark("Activation/gelu", Activate, Activation::kGelu);
   benchmark::RegisterBenchmark("Activation/gelu_tanh", Activate, Activation::kGeluTanh);
+  for (const int threads : {1, 2}) {
+    benchmark::RegisterBenchmark(fmt::format("TeamJoin/threads:{}", threads).c_str(), Join, threads)->UseRealTime();
+  }
 }
 
 }  // namespace

@@ -145,10 +145,21 @@ HWY_INLINE __m512i WordOf(const uint8_t* block, size_t w) { return _mm512_loadu_
 HWY_INLINE __m512 LowerHalves(__m512i words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
 HWY_INLINE __m512 UpperHalves(__m512i words) { return LowerHalves(_mm512_srli_epi32(words, 16)); }
 
-// Each byte's `bits` low bits after a shift to the right, for bytes whose neighbours may come in.
-HWY_INLINE __m512i BitsAt(__m512i bytes, size_t shift, uint8_t mask) {
-  const __m512i shifted = _mm512_srlv_epi16(bytes, _mm512_set1_epi16(static_cast<short>(shift)));
-  return _mm512_and_si512(shifted, _mm512_set1_epi8(static_cast<char>(mask)));
+// Each byte shifted, for bytes whose neighbours' bits come in. By a constant once loops are unrolled.
+HWY_INLINE __m512i ShiftRight(__m512i bytes, int by) {
+  if (by == 0) return bytes;
+  return by > 0 ? _mm512_srli_epi16(bytes, static_cast<unsigned>(by))
+                : _mm512_slli_epi16(bytes, static_cast<unsigned>(-by));
+}
+HWY_INLINE __m512i BitsAt(__m512i bytes, int shift, uint8_t mask) {
+  return _mm512_and_si512(ShiftRight(bytes, shift), _mm512_set1_epi8(static_cast<char>(mask)));
+}
+// Of each byte the bits of `low` in `low_mask`, and of the others those of `high` in `mask`.
+HWY_INLINE __m512i Joined(__m512i low, uint8_t low_mask, __m512i high, uint8_t mask) {
+  constexpr int kFirstWhereThird = 0xe4;
+  const __m512i joined =
+      _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi8(static_cast<char>(low_mask)), kFirstWhereThird);
+  return _mm512_and_si512(joined, _mm512_set1_epi8(static_cast<char>(mask)));
 }
 
 // 16 in each byte where bit 4 c + its place in the word is set in the lane's `bits`.
@@ -164,7 +175,7 @@ HWY_INLINE __m512i FifthBits(__m512i bits, size_t c) {
 template <DType kType>
 HWY_INLINE void UnpackQuants(const uint8_t* block, [[maybe_unused]] size_t j, __m512i* w) {
   const auto word = [&](size_t i) HWY_ATTR { return WordOf(block, i); };
-  const size_t quarter = j % 4;
+  [[maybe_unused]] const int part = static_cast<int>(j), quarter = part % 4;
   HWY_UNROLL(8)
   for (size_t c = 0; c < 8; ++c) {
     if constexpr (kType == DType::kQ8_0) {
@@ -178,17 +189,15 @@ HWY_INLINE void UnpackQuants(const uint8_t* block, [[maybe_unused]] size_t j, __
     } else if constexpr (kType == DType::kQ2_K) {
       w[c] = BitsAt(word(4 + j / 4 * 8 + c), 2 * quarter, 3);
     } else if constexpr (kType == DType::kQ3_K) {
-      w[c] =
-          _mm512_or_si512(BitsAt(word(8 + j / 4 * 8 + c), 2 * quarter, 3), _mm512_slli_epi16(BitsAt(word(c), j, 1), 2));
+      w[c] = Joined(ShiftRight(word(8 + j / 4 * 8 + c), 2 * quarter), 3, ShiftRight(word(c), part - 2), 7);
     } else if constexpr (kType == DType::kQ4_K) {
-      w[c] = BitsAt(word(4 + j / 2 * 8 + c), j % 2 * 4, 15);
+      w[c] = BitsAt(word(4 + j / 2 * 8 + c), part % 2 * 4, 15);
     } else if constexpr (kType == DType::kQ5_K) {
-      w[c] = _mm512_or_si512(BitsAt(word(12 + j / 2 * 8 + c), j % 2 * 4, 15),
-                             _mm512_slli_epi16(BitsAt(word(4 + c), j, 1), 4));
+      w[c] = Joined(ShiftRight(word(12 + j / 2 * 8 + c), part % 2 * 4), 15, ShiftRight(word(4 + c), part - 4), 31);
     } else {
       static_assert(kType == DType::kQ6_K);
-      w[c] = _mm512_or_si512(BitsAt(word(j / 4 * 16 + quarter % 2 * 8 + c), quarter / 2 * 4, 15),
-                             _mm512_slli_epi16(BitsAt(word(32 + j / 4 * 8 + c), 2 * quarter, 3), 4));
+      w[c] = Joined(ShiftRight(word(j / 4 * 16 + j % 2 * 8 + c), quarter / 2 * 4), 15,
+                    ShiftRight(word(32 + j / 4 * 8 + c), 2 * quarter - 4), 63);
     }
   }
 }
@@ -458,6 +467,7 @@ EM_VNNI_ATTR HWY_NOINLINE void VnniTile(const Tile& tile, size_t cols, const Act
   for (size_t b = 0; b < cols / (32 * kParts); ++b) {
     const uint8_t* block = tile.Block(b, room);
     UnpackScales<kType>(block, &scales);
+    HWY_UNROLL(8)
     for (size_t j = 0; j < kParts; ++j) {
       __m512i w[8];
       UnpackQuants<kType>(block, j, w);
@@ -482,6 +492,7 @@ EM_AMX_ATTR HWY_NOINLINE void AmxTile(const Tile& tile, size_t cols, const Activ
   for (size_t b = 0; b < cols / (32 * kParts); ++b) {
     const uint8_t* block = tile.Block(b, room);
     UnpackScales<kType>(block, &scales);
+    HWY_UNROLL(8)
     for (size_t j = 0; j < kParts; ++j) {
       alignas(64) __m512i w[8];
       UnpackQuants<kType>(block, j, w);
