@@ -109,7 +109,7 @@ HWY_INLINE hn::VFromD<D> LoadBFloats(D d, const uint8_t* p) {
 
 // The sum of all lanes by halving: lane i + lane i + n/2, and so on; SumVectors is the same over an array.
 template <class D>
-HWY_INLINE float SumLanes(D d, hn::VFromD<D> v) {
+HWY_INLINE float SumLanes([[maybe_unused]] D d, hn::VFromD<D> v) {
   if constexpr (hn::MaxLanes(D()) == 1) {
     return hn::GetLane(v);
   } else {

@@ -1,6 +1,7 @@
 #include "tools/compare_report.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -55,6 +56,10 @@ std::string Ratio(const Comparison& comparison, const CompareCell& cell) {
   const CompareCell& first = comparison.cells[cell.limit * comparison.config.engines.size()];
   const double ratio = SpreadOf(first, false, Decode).median / SpreadOf(cell, false, Decode).median;
   return std::isnan(ratio) ? "-" : fmt::format("{:.2f} x", ratio);
+}
+
+std::string PlainName(const Comparison& comparison) {
+  return std::filesystem::path(comparison.config.plain).filename();
 }
 
 std::string Joined(const std::vector<std::string>& argv) {
@@ -138,7 +143,7 @@ std::string CompareMarkdown(const Comparison& c) {
       "{} of each, in turns, medians (lowest-highest).\n",
       c.cpu, c.cores, FormatBytes(c.memory_bytes), c.kernel, c.date, c.config.generate, c.config.threads, c.config.context,
       c.config.repeat == 1 ? "one" : std::to_string(c.config.repeat));
-  text += fmt::format("Limits are shares of {} ({} bytes){}.\n", c.config.plain, c.config.plain_bytes,
+  text += fmt::format("Limits are shares of {} ({} bytes){}.\n", PlainName(c), c.config.plain_bytes,
                       c.groups.empty() ? "" : ", set by " + c.groups + ", page cache included");
   if (!c.limits_unset.empty()) text += fmt::format("Memory limits could not be set: {}.\n", c.limits_unset);
   if (!c.cache_note.empty()) text += fmt::format("Not quite cold: {} stayed in the page cache.\n", c.cache_note);
@@ -181,7 +186,7 @@ Plot ComparePlot(const Comparison& c) {
   static constexpr const char* kColours[] = {"#0f8a5f", "#b5392f", "#4a7fb0", "#d98a3d", "#8a6bb1", "#24292f"};
   Plot plot;
   plot.title = "The same work in less and less memory";
-  plot.subtitle = fmt::format("{} · {} threads, {} tokens generated · {}", c.config.plain, c.config.threads,
+  plot.subtitle = fmt::format("{} · {} threads, {} tokens generated · {}", PlainName(c), c.config.threads,
                               c.config.generate, c.cpu);
   const auto panel = [&](const char* title, const char* unit, double (*of)(const CompareSample&)) {
     PlotPanel panel;
