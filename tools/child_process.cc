@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,8 @@ struct Pipe {
 // In the child, after fork: only calls that are safe there. `failed` tells the parent why it did not start.
 [[noreturn]] void Become(char* const* argv, const char* processes, int in, int out, int err, int failed) {
   setpgid(0, 0);  // with children of its own, so that all can be killed
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGPIPE, SIG_DFL);
   const int group = processes ? open(processes, O_WRONLY | O_CLOEXEC) : -1;
   const bool joined = !processes || (group >= 0 && write(group, "0", 1) == 1);  // 0: this process
   if (joined && dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2) execv(argv[0], argv);

@@ -1,5 +1,7 @@
 #include "tools/compare_config.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -7,8 +9,6 @@
 #include <filesystem>
 #include <limits>
 #include <thread>
-
-#include <toml++/toml.h>
 
 #include "tools/session.h"
 
@@ -111,9 +111,11 @@ StatusOr<CompareEngine> EngineOf(const std::string& path, const toml::table& tab
   EM_RETURN_IF_ERROR(reader.Read("mode", engine.mode));
   EM_RETURN_IF_ERROR(reader.Read("args", engine.args));
   EM_RETURN_IF_ERROR(reader.RefuseOthers());
-  const auto found = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const KindName& k) { return k.name == kind; });
+  const auto found =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const KindName& k) { return k.name == kind; });
   if (found == std::end(kKinds)) {
-    return reader.At(table, fmt::format("kind is \"{}\"; expected elasticmem, llama.cpp, ik_llama.cpp or powerinfer", kind));
+    return reader.At(table,
+                     fmt::format("kind is \"{}\"; expected elasticmem, llama.cpp, ik_llama.cpp or powerinfer", kind));
   }
   engine.kind = found->kind;
   if (engine.name.empty()) engine.name = kind;
@@ -123,8 +125,10 @@ StatusOr<CompareEngine> EngineOf(const std::string& path, const toml::table& tab
   engine.binary = engine.binary.empty() ? fs::read_symlink("/proc/self/exe").string() : resolve(engine.binary);
   engine.model = engine.model.empty() ? plain : resolve(engine.model);
   if (engine.model != plain && engine.conversion.empty()) {
-    return reader.At(table, fmt::format("engine \"{}\" has a model of its own: say in \"conversion\" how it was made of the "
-                                        "plain file", engine.name));
+    return reader.At(table,
+                     fmt::format("engine \"{}\" has a model of its own: say in \"conversion\" how it was made of the "
+                                 "plain file",
+                                 engine.name));
   }
   return engine;
 }
@@ -182,12 +186,14 @@ StatusOr<CompareConfig> ReadCompareConfig(const std::string& path) {
   }
   if (config.prompt.empty()) return InvalidInput("{}: no \"prompt\" or \"prompt_file\"", path);
   if (config.generate >= config.context) {
-    return InvalidInput("{}: \"generate\" is {}; it does not fit a \"context\" of {}", path, config.generate, config.context);
+    return InvalidInput("{}: \"generate\" is {}; it does not fit a \"context\" of {}", path, config.generate,
+                        config.context);
   }
   for (const std::string& text : limits.empty() ? std::vector<std::string>{"none"} : limits) {
     StatusOr<CompareLimit> limit = LimitOf(text);
     if (!limit.ok()) return reader.At(*table.get("limits"), std::string(Message(limit.status())));
-    if (std::any_of(config.limits.begin(), config.limits.end(), [&](const CompareLimit& l) { return l.label == text; })) {
+    if (std::any_of(config.limits.begin(), config.limits.end(),
+                    [&](const CompareLimit& l) { return l.label == text; })) {
       return reader.At(*table.get("limits"), fmt::format("\"{}\" is there twice", text));
     }
     config.limits.push_back(*std::move(limit));

@@ -16,16 +16,16 @@ std::string_view NameOf(EngineKind kind);
 struct CompareEngine {
   std::string name;
   EngineKind kind = EngineKind::kElasticMem;
-  std::string binary;      // elasticmem: this program, unless it names another
-  std::string model;       // default: the plain file
-  std::string conversion;  // how the model was made of the plain file, where it is another
-  std::string mode;        // elasticmem: --mode
+  std::string binary;             // elasticmem: this program, unless it names another
+  std::string model;              // default: the plain file
+  std::string conversion;         // how the model was made of the plain file, where it is another
+  std::string mode;               // elasticmem: --mode
   std::vector<std::string> args;  // more of its own options
 };
 
 // Of memory; without a percentage none is set.
 struct CompareLimit {
-  std::string label;  // as the file has it
+  std::string label;              // as the file has it
   std::optional<double> percent;  // of the plain file
 };
 
@@ -43,8 +43,9 @@ struct CompareConfig {
   std::optional<uint64_t> LimitBytes(const CompareLimit& limit) const;
 };
 
-// Paths in the file are relative to its folder, `output` to the working folder. Errors name the file, line and column of
-// what is unknown, missing or out of range. Whether binaries are there is not checked: one that is absent is a result.
+// Paths in the file are relative to its folder, `output` to the working folder. Errors name the file, line and column
+// of what is unknown, missing or out of range. Whether binaries are there is not checked: one that is absent is a
+// result.
 StatusOr<CompareConfig> ReadCompareConfig(const std::string& path);
 
 }  // namespace elasticmem

@@ -1,5 +1,6 @@
 #include "tools/compare_engines.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 // "<who>: <what> = 12.5 ms / 7 runs (...": as every engine of llama.cpp's family reports, whoever says it. Runs do not
-// count the first token, which came of the prompt; tokens do.
+// count the first token, which came of the prompt; tokens do, though their time begins with it.
 struct TimingLine {
   double milliseconds = 0;
   uint64_t count = 0;
@@ -63,14 +64,16 @@ StatusOr<EngineFigures> ReadReport(const std::string& report) {
   return figures;
 }
 
+// The last character may be cut: the text ends where the tokens do.
 bool IsUtf8(const std::string& text) {
-  // The library's serialiser is strict.
-  try {
-    (void)Json(text).dump();
-    return true;
-  } catch (const Json::exception&) {
-    return false;
+  for (size_t cut = 0; cut <= std::min<size_t>(3, text.size()); ++cut) {
+    try {
+      (void)Json(text.substr(0, text.size() - cut)).dump();  // the library's serialiser is strict
+      return true;
+    } catch (const Json::exception&) {
+    }
   }
+  return false;
 }
 
 }  // namespace
@@ -92,6 +95,7 @@ std::vector<std::string> ArgumentsFor(const CompareConfig& config, const Compare
     add({"--no-display-prompt", "--no-warmup"});
   }
   if (engine.kind == EngineKind::kLlamaCpp) add({"-no-cnv"});
+  if (!own) add({"--repeat-penalty", "1"});
   argv.insert(argv.end(), engine.args.begin(), engine.args.end());
   return argv;
 }
@@ -109,12 +113,13 @@ StatusOr<EngineFigures> ReadFigures(const CompareConfig& config, const CompareEn
   EM_ASSIGN_OR_RETURN(const TimingLine prompt, FindTiming(result.err, "prompt eval time"));
   EM_ASSIGN_OR_RETURN(const TimingLine eval, FindTiming(result.err, "eval time"));
   figures.prompt_tokens = prompt.count;
-  figures.generated_tokens = eval.count + (eval.runs ? 1 : 0);
+  const uint64_t decoded = eval.runs || eval.count == 0 ? eval.count : eval.count - 1;
+  figures.generated_tokens = decoded + 1;
   if (prompt.milliseconds > 0) {
     figures.prefill_tokens_per_second = static_cast<double>(prompt.count) / prompt.milliseconds * 1000;
   }
   if (eval.milliseconds > 0) {
-    figures.decode_tokens_per_second = static_cast<double>(eval.count) / eval.milliseconds * 1000;
+    figures.decode_tokens_per_second = static_cast<double>(decoded) / eval.milliseconds * 1000;
   }
   const bool echo = EchoesPrompt(engine.kind);
   figures.text = echo ? WithoutEcho(result.out, config.prompt) : result.out;

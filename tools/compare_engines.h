@@ -10,8 +10,8 @@
 
 namespace elasticmem {
 
-// Greedy, as many tokens as asked whatever the text says. `budget_bytes`: elasticmem's --memory; `report`: the file that
-// it writes its figures to.
+// Greedy, as many tokens as asked whatever the text says. `budget_bytes`: elasticmem's --memory; `report`: the file
+// that it writes its figures to.
 std::vector<std::string> ArgumentsFor(const CompareConfig& config, const CompareEngine& engine,
                                       std::optional<uint64_t> budget_bytes, const std::string& report);
 

@@ -119,21 +119,22 @@ std::string CompareJson(const Comparison& c) {
                      {"argv", cell.argv},
                      {"samples", samples}});
   }
-  const Json json = {{"compare", c.config.plain},
-                     {"date", c.date},
-                     {"machine", {{"cpu", c.cpu}, {"cores", c.cores}, {"memory_bytes", c.memory_bytes}, {"kernel", c.kernel}}},
-                     {"limits_by", c.groups.empty() ? Json(nullptr) : Json(c.groups)},
-                     {"limits_unset", c.limits_unset.empty() ? Json(nullptr) : Json(c.limits_unset)},
-                     {"left_in_page_cache", c.cache_note.empty() ? Json(nullptr) : Json(c.cache_note)},
-                     {"plain_bytes", c.config.plain_bytes},
-                     {"threads", c.config.threads},
-                     {"context", c.config.context},
-                     {"generate", c.config.generate},
-                     {"repeat", c.config.repeat},
-                     {"seed", c.config.seed},
-                     {"prompt", c.config.prompt},
-                     {"engines", engines},
-                     {"cells", cells}};
+  const Json json = {
+      {"compare", c.config.plain},
+      {"date", c.date},
+      {"machine", {{"cpu", c.cpu}, {"cores", c.cores}, {"memory_bytes", c.memory_bytes}, {"kernel", c.kernel}}},
+      {"limits_by", c.groups.empty() ? Json(nullptr) : Json(c.groups)},
+      {"limits_unset", c.limits_unset.empty() ? Json(nullptr) : Json(c.limits_unset)},
+      {"left_in_page_cache", c.cache_note.empty() ? Json(nullptr) : Json(c.cache_note)},
+      {"plain_bytes", c.config.plain_bytes},
+      {"threads", c.config.threads},
+      {"context", c.config.context},
+      {"generate", c.config.generate},
+      {"repeat", c.config.repeat},
+      {"seed", c.config.seed},
+      {"prompt", c.config.prompt},
+      {"engines", engines},
+      {"cells", cells}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -141,15 +142,16 @@ std::string CompareMarkdown(const Comparison& c) {
   std::string text = fmt::format(
       "{}, {} cores, {} of memory, {}; {}. The same prompt, {} tokens generated greedily, {} threads, context {}; "
       "{} of each, in turns, medians (lowest-highest).\n",
-      c.cpu, c.cores, FormatBytes(c.memory_bytes), c.kernel, c.date, c.config.generate, c.config.threads, c.config.context,
-      c.config.repeat == 1 ? "one" : std::to_string(c.config.repeat));
+      c.cpu, c.cores, FormatBytes(c.memory_bytes), c.kernel, c.date, c.config.generate, c.config.threads,
+      c.config.context, c.config.repeat == 1 ? "one" : std::to_string(c.config.repeat));
   text += fmt::format("Limits are shares of {} ({} bytes){}.\n", PlainName(c), c.config.plain_bytes,
                       c.groups.empty() ? "" : ", set by " + c.groups + ", page cache included");
   if (!c.limits_unset.empty()) text += fmt::format("Memory limits could not be set: {}.\n", c.limits_unset);
   if (!c.cache_note.empty()) text += fmt::format("Not quite cold: {} stayed in the page cache.\n", c.cache_note);
-  text += fmt::format("\n| limit | engine | decode, tokens/s: warm | cold | {} is, warm | prefill, warm | first token, s: "
-                      "warm | cold | read, GB: warm | cold | peak, MB |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
-                      c.config.engines[0].name);
+  text += fmt::format(
+      "\n| limit | engine | decode, tokens/s: warm | cold | {} is, warm | prefill, warm | first token, s: "
+      "warm | cold | read, GB: warm | cold | peak, MB |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+      c.config.engines[0].name);
   for (const CompareCell& cell : c.cells) {
     const std::string& limit = c.config.limits[cell.limit].label;
     const std::string& name = c.config.engines[cell.engine].name;
@@ -169,13 +171,15 @@ std::string CompareMarkdown(const Comparison& c) {
     const CompareEngine& engine = c.config.engines[i];
     const EngineFacts& facts = c.facts[i];
     text += fmt::format("| {} | {} | {} | {} | {}, {} |\n", engine.name,
-                        facts.absent.empty() ? facts.version : "absent: " + facts.absent, FormatBytes(facts.model_bytes),
-                        engine.conversion.empty() ? "it is that" : engine.conversion, facts.device,
-                        facts.read_ahead_bytes ? FormatBytes(*facts.read_ahead_bytes) : "unknown");
+                        facts.absent.empty() ? facts.version : "absent: " + facts.absent,
+                        FormatBytes(facts.model_bytes), engine.conversion.empty() ? "it is that" : engine.conversion,
+                        facts.device, facts.read_ahead_bytes ? FormatBytes(*facts.read_ahead_bytes) : "unknown");
   }
-  text += fmt::format("\nelasticmem's `--memory` is the limit less {} for code, stacks and libraries. Bytes read are the "
-                      "process's, from disks. A cold run's files were dropped from the page cache; a warm run follows a "
-                      "cold one in the same group.\n\n```\n", FormatBytes(kProcessAllowance));
+  text += fmt::format(
+      "\nelasticmem's `--memory` is the limit less {} for code, stacks and libraries. Bytes read are the "
+      "process's, from disks. A cold run's files were dropped from the page cache; a warm run follows a "
+      "cold one in the same group.\n\n```\n",
+      FormatBytes(kProcessAllowance));
   for (const CompareCell& cell : c.cells) {
     if (!cell.argv.empty()) text += fmt::format("{:>5}  {}\n", c.config.limits[cell.limit].label, Joined(cell.argv));
   }
@@ -200,7 +204,13 @@ Plot ComparePlot(const Comparison& c) {
     for (size_t engine = c.config.engines.size(); engine-- > 0;) {
       for (const bool cold : {true, false}) {
         PlotLine line{c.config.engines[engine].name + (cold ? ", cold" : ", warm"),
-                      kColours[engine % std::size(kColours)], "", {}, {}, engine == 0 ? 2.8 : 1.8, cold, true};
+                      kColours[engine % std::size(kColours)],
+                      "",
+                      {},
+                      {},
+                      engine == 0 ? 2.8 : 1.8,
+                      cold,
+                      true};
         for (const CompareCell& cell : c.cells) {
           if (cell.engine != engine) continue;
           line.x.push_back(static_cast<double>(cell.limit));

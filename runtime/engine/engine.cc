@@ -578,6 +578,9 @@ uint64_t Engine::ReadWeightsOnce() {
           memory.subspan(chunk * kChunkBytes, std::min(kChunkBytes, memory.size() - chunk * kChunkBytes));
       uint64_t sums[16] = {};
       for (size_t i = 0; i + sizeof(sums) <= part.size(); i += sizeof(sums)) {
+        constexpr size_t kAhead = 4096;  // beyond the chunk, too: the next one follows
+        __builtin_prefetch(part.data() + i + kAhead);
+        __builtin_prefetch(part.data() + i + kAhead + 64);
         uint64_t words[16];
         std::memcpy(words, part.data() + i, sizeof(words));
         for (size_t j = 0; j < 16; ++j) sums[j] ^= words[j];

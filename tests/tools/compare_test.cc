@@ -1,7 +1,9 @@
-// `elasticmem compare`: configs that are right and wrong, engines that work, fail, hang, take too much and talk nonsense
-// (shell scripts stand in for them), and what a user gets of it.
+// `elasticmem compare`: configs that are right and wrong, engines that work, fail, hang, take too much and talk
+// nonsense (shell scripts stand in for them), and what a user gets of it.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -15,15 +17,15 @@
 namespace elasticmem {
 namespace {
 
+using ::testing::Contains;
 using testing::ExpectDone;
 using testing::ExpectRefused;
+using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::ReadFileBytes;
 using testing::RunProgram;
 using testing::SourcePath;
 using testing::Surroundings;
-using ::testing::Contains;
-using ::testing::HasSubstr;
 
 class Compare : public ::testing::Test {
  protected:
@@ -56,10 +58,11 @@ constexpr char kTimings[] =
     "echo 'llama_perf_context_print:        eval time =     100.00 ms /     7 runs   ( 14 ms per token)' >&2\n";
 
 TEST_F(Compare, ConfigIsRead) {
-  const StatusOr<CompareConfig> config = ReadCompareConfig(
-      Write(std::string(kHead) + "limits = [\"none\", \"62.5%\"]\nthreads = 3\n[[engine]]\nkind = \"elasticmem\"\nmode = "
-                                 "\"dense\"\n[[engine]]\nname = \"peer\"\nkind = \"powerinfer\"\nbinary = \"bin/main\"\n"
-                                 "model = \"other.gguf\"\nconversion = \"by hand\"\nargs = [\"--x\", \"1\"]\n"));
+  const StatusOr<CompareConfig> config =
+      ReadCompareConfig(Write(std::string(kHead) +
+                              "limits = [\"none\", \"62.5%\"]\nthreads = 3\n[[engine]]\nkind = \"elasticmem\"\nmode = "
+                              "\"dense\"\n[[engine]]\nname = \"peer\"\nkind = \"powerinfer\"\nbinary = \"bin/main\"\n"
+                              "model = \"other.gguf\"\nconversion = \"by hand\"\nargs = [\"--x\", \"1\"]\n"));
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->threads, 3u);
   EXPECT_FALSE(config->LimitBytes(config->limits[0]));
@@ -132,11 +135,13 @@ TEST_F(Compare, TimingsOfEachFamilyAreRead) {
   figures = ReadFigures(config, ik, result, "");
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->generated_tokens, 8u);
-  EXPECT_DOUBLE_EQ(figures->decode_tokens_per_second, 1000);
+  EXPECT_DOUBLE_EQ(figures->decode_tokens_per_second, 875) << "seven of them in that time";
   result.err = "main: total time = 1 ms / 2 tokens\n";
   EXPECT_THAT(std::string(ReadFigures(config, ik, result, "").status().message()), HasSubstr("prompt eval time"));
 
-  for (const char* bad : {"", "\xff\xfe!", ",,, ,"}) {
+  figures->text = "caf\xc3";
+  EXPECT_FALSE(WhatIsWrongWith(*figures, 8)) << "cut in its last character";
+  for (const char* bad : {"", "\xff\xfe and more", ",,, ,"}) {
     figures = EngineFigures{5, 8, 1, 1, 1, bad};
     EXPECT_TRUE(WhatIsWrongWith(*figures, 8)) << bad;
   }
@@ -179,6 +184,21 @@ TEST_F(Compare, FailuresAreResults) {
   EXPECT_THAT(markdown, HasSubstr("exit code 3"));
   EXPECT_EQ(nlohmann::json::parse(ReadFileBytes(folder_.Path("result.json"))), json);
   EXPECT_THAT(ReadFileBytes(folder_.Path("result.svg")), HasSubstr("good, warm"));
+}
+
+TEST_F(Compare, InterruptedItLeavesNobodyBehind) {
+  Engine("hanging", "[ \"$1\" = --version ] && exit\necho $$ > pid.part\nmv pid.part pid\nsleep 100\n");
+  const std::string config =
+      Write(std::string(kHead) + "[[engine]]\nname = \"hanging\"\nkind = \"llama.cpp\"\nbinary = \"hanging\"\n");
+  Surroundings surroundings;
+  surroundings.folder = folder_.path();
+  testing::Program program({"compare", config}, surroundings);
+  for (int i = 0; i < 1000 && !std::filesystem::exists(folder_.Path("pid")); ++i) usleep(10000);
+  const pid_t engine = std::stoi(ReadFileBytes(folder_.Path("pid")));
+  program.Signal(SIGINT);
+  EXPECT_EQ(program.Wait().exit_code, 130);
+  EXPECT_NE(kill(engine, 0), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_.Path("compare.json")));
 }
 
 TEST_F(Compare, LimitsKillWhoTakesMore) {

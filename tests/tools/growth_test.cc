@@ -433,7 +433,7 @@ TEST_F(BenchGrowth, WhatIsWrongIsNamed) {
     ExpectRefused(RunProgram({"bench", "growth", Config(text), "-m", SourcePath(kTales)}), parts);
   };
   refused("seed = 1\nslotz = [1]\n", {"growth.toml:2", "slotz"});
-  refused("slots = 4\n", {"growth.toml:1", "slots"});
+  refused("slots = \"4\"\n", {"growth.toml:1", "slots"});  // one number alone is a list of one
   refused("slots = [-4]\n", {"growth.toml:1", "slots"});
   refused("kv_shares = [0.5, \"x\"]\n", {"growth.toml:1", "kv_shares"});
   refused("kv_shares = [1.5]\n", {"kv-shares", "1.5"});
