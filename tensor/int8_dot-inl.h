@@ -436,17 +436,21 @@ struct ScatteredTile {
   const uint8_t* rows[kInterleavedRows];
   const uint8_t* next[kInterleavedRows];
 };
+// The next tile is fetched meanwhile, in order from four places at once: one stream of a core does not fill the memory
+// bus.
 template <DType kType>
 struct InterleavedTile {
   HWY_INLINE const uint8_t* Block(size_t b, InterleavedBlock<kType>&) const {
     constexpr size_t kBytes = kInterleavedRows * Format<kType>::kBlockBytes;
-    const uint8_t* block = data + b * kBytes;
-    PrefetchBytes(block + kBytesAhead, kBytes);
-    return block;
+    const size_t quarter = tile_bytes / 4;
+    const uint8_t* next = data + tile_bytes + b * (kBytes / 4);
+    HWY_UNROLL(4)
+    for (size_t q = 0; q < 4; ++q) PrefetchBytes(next + q * quarter, kBytes / 4);
+    return data + b * kBytes;
   }
-  static constexpr size_t kBytesAhead = 4096;
   static constexpr size_t count = kInterleavedRows;
   const uint8_t* data;
+  size_t tile_bytes;
 };
 
 constexpr size_t kFewInt8Tokens = 3;  // with AMX a tile of more is faster than its tokens one by one
@@ -530,7 +534,8 @@ template <DType kType>
 void Int8DotInterleaved(const std::byte* tiles, size_t rows, size_t cols, const ActivationRows& x, float* out,
                         size_t out_stride) {
   Int8Tiles<kType>(rows, cols, x, out, out_stride, [&](size_t k) HWY_ATTR {
-    return InterleavedTile<kType>{reinterpret_cast<const uint8_t*>(tiles) + k * RowBytes(kType, cols)};
+    return InterleavedTile<kType>{reinterpret_cast<const uint8_t*>(tiles) + k * RowBytes(kType, cols),
+                                  kInterleavedRows * RowBytes(kType, cols)};
   });
 }
 
