@@ -1,4 +1,4 @@
-// Adds the time that a scope takes to a counter.
+// How long things take: the time of a scope, added to a counter; the time since a moment.
 #pragma once
 
 #include <chrono>
@@ -20,5 +20,9 @@ class Stopwatch {
   uint64_t& nanos_;
   std::chrono::steady_clock::time_point start_;
 };
+
+inline double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 }  // namespace elasticmem

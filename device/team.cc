@@ -3,11 +3,10 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
-#include <utility>
 
 #include "base/status.h"
+#include "base/stopwatch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,10 +24,6 @@ void Pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-uint64_t Nanos() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
 
 }  // namespace
@@ -71,24 +66,26 @@ Team::Session::~Session() {
   }
 }
 
+void Team::Run(const absl::FunctionRef<void(size_t)>& job, size_t chunk, Range& own) {
+  if (!measures_busy_) return job(chunk);
+  uint64_t nanos = 0;
+  {
+    const Stopwatch watch(nanos);
+    job(chunk);
+  }
+  own.busy_nanos.fetch_add(nanos, std::memory_order_relaxed);
+}
+
 // Runs the chunks that are left of a worker's, for the one whose range is `own`; false if there was none.
 bool Team::TakeChunksOf(Range& range, Range& own) {
   bool took = false;
-  uint64_t begin = 0;
   uint64_t word = range.word.load(std::memory_order_acquire);
-  while (true) {
+  while (AnyIn(word)) {
     const uint64_t next = word & kChunkMask;
-    if (next >= (word >> kChunkBits & kChunkMask)) break;
     if (!range.word.compare_exchange_weak(word, word + 1, std::memory_order_acquire, std::memory_order_acquire))
       continue;
-    if (measures_busy_ && !took) begin = Nanos();
-    (*job_)(next);
+    Run(*job_, next, own);
     took = true;
-    // Before the last chunk is told of, so that who waits for it finds the time.
-    if (measures_busy_) {
-      const uint64_t now = Nanos();
-      own.busy_nanos.fetch_add(now - std::exchange(begin, now), std::memory_order_relaxed);
-    }
     done_.fetch_add(1, std::memory_order_release);
     word = range.word.load(std::memory_order_acquire);
   }
@@ -109,8 +106,7 @@ double Team::busy_seconds() const {
 
 bool Team::AnyLeft() const {
   for (int i = 0; i < threads_; ++i) {
-    const uint64_t word = ranges_[i].word.load(std::memory_order_seq_cst);
-    if ((word & kChunkMask) < (word >> kChunkBits & kChunkMask)) return true;
+    if (AnyIn(ranges_[i].word.load(std::memory_order_seq_cst))) return true;
   }
   return false;
 }
@@ -150,9 +146,7 @@ void Team::Publish(size_t chunks) {
 void Team::ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk) {
   EM_CHECK(chunks <= kChunkMask);
   if (chunks == 1 || !arena_ || !session_open_.load(std::memory_order_relaxed)) {
-    const uint64_t begin = measures_busy_ ? Nanos() : 0;
-    for (size_t i = 0; i < chunks; ++i) chunk(i);
-    if (measures_busy_) ranges_[0].busy_nanos.fetch_add(Nanos() - begin, std::memory_order_relaxed);
+    for (size_t i = 0; i < chunks; ++i) Run(chunk, i, ranges_[0]);
     return;
   }
   if (chunks == 0) return;

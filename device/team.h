@@ -30,7 +30,7 @@ class Team {
   // chunk. Chunks must not block on a device or a disk.
   void ParallelFor(size_t chunks, absl::FunctionRef<void(size_t)> chunk);
 
-  // Adds up, from now on, the time that workers spend in chunks: core seconds. It costs a look at the clock for each
+  // Adds up, from now on, the time that workers spend in chunks: core seconds. It costs two looks at the clock for each
   // chunk, so nobody does it unasked.
   void MeasureBusy() { measures_busy_ = true; }
   double busy_seconds() const;
@@ -52,6 +52,7 @@ class Team {
   struct Arena;
   void WorkerLoop(int worker);
   struct Range;
+  void Run(const absl::FunctionRef<void(size_t)>& job, size_t chunk, Range& own);
   bool TakeChunks(int worker);
   bool TakeChunksOf(Range& range, Range& own);
   bool AnyLeft() const;
@@ -61,6 +62,7 @@ class Team {
   // is live until it adds to done_, so reading job_ after that is safe.
   static constexpr uint64_t kChunkBits = 24;
   static constexpr uint64_t kChunkMask = (uint64_t{1} << kChunkBits) - 1;
+  static bool AnyIn(uint64_t word) { return (word & kChunkMask) < (word >> kChunkBits & kChunkMask); }
   struct alignas(64) Range {
     std::atomic<uint64_t> word{0};
     std::atomic<uint64_t> busy_nanos{0};  // of the worker

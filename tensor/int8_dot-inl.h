@@ -173,7 +173,7 @@ HWY_INLINE __m512i FifthBits(__m512i bits, size_t c) {
 // Lane r of w[c]: the integers u of columns 4c .. 4c + 3 of row r in part j of the block (of 8, where it is one of
 // 256), unsigned.
 template <DType kType>
-HWY_INLINE void UnpackQuants(const uint8_t* block, [[maybe_unused]] size_t j, __m512i* w) {
+HWY_INLINE void UnpackQuants(const uint8_t* block, size_t j, __m512i* w) {
   const auto word = [&](size_t i) HWY_ATTR { return WordOf(block, i); };
   [[maybe_unused]] const int part = static_cast<int>(j), quarter = part % 4;
   HWY_UNROLL(8)

@@ -47,17 +47,7 @@ StatusOr<std::vector<BenchTest>> TestsOf(const Settings& settings, uint32_t cont
 
 Json ToJson(const Spread& spread) { return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}}; }
 
-Spread SpeedOf(const BenchResult& result) {
-  std::vector<double> speeds;
-  for (const BenchSample& sample : result.samples) speeds.push_back(sample.tokens_per_second());
-  return SpreadOf(std::move(speeds));
-}
-// Of one repetition: they all do the same.
-double BytesPerSecond(const BenchResult& result) {
-  std::vector<double> rates;
-  for (const BenchSample& sample : result.samples) rates.push_back(sample.bytes / sample.seconds);
-  return SpreadOf(std::move(rates)).median;
-}
+Spread SpeedOf(const BenchResult& result) { return SpreadOf(result, &BenchSample::tokens_per_second); }
 
 Json ToJson(const BenchResult& result, int threads) {
   static constexpr const char* kNames[] = {"prefill", "decode", "mixed"};
@@ -71,7 +61,7 @@ Json ToJson(const BenchResult& result, int threads) {
           {"tokens_per_second", ToJson(SpeedOf(result))},
           {"bytes", last.bytes},
           {"multiply_adds", last.multiply_adds},
-          {"bytes_per_second", BytesPerSecond(result)},
+          {"bytes_per_second", SpreadOf(result, &BenchSample::bytes_per_second).median},
           {"read_bytes_per_second", ToJson(SpreadOf(result.read_rates))},
           {"hot_multiply_adds_per_second", ToJson(SpreadOf(result.multiply_rates))},
           {"bound_fraction", BoundShare(result)},
@@ -84,12 +74,12 @@ std::string Table(const std::vector<BenchResult>& results, int threads) {
       {"test", "batch", "depth", "tokens/s", "low", "high", "GB/s", "GFLOP/s", "of bound", "outside kernels"}};
   for (const BenchResult& result : results) {
     const Spread speed = SpeedOf(result);
-    const BenchSample& last = result.samples.back();
+    const double flops = 2e-9 * SpreadOf(result, &BenchSample::multiply_adds_per_second).median;
     const double bound = BoundShare(result);
-    const double flops = 2e-9 * last.multiply_adds / static_cast<double>(last.tokens) * speed.median;
     table.push_back({result.test.Name(), std::to_string(result.test.batch), std::to_string(result.test.depth),
                      fmt::format("{:.2f}", speed.median), fmt::format("{:.2f}", speed.low),
-                     fmt::format("{:.2f}", speed.high), fmt::format("{:.2f}", BytesPerSecond(result) * 1e-9),
+                     fmt::format("{:.2f}", speed.high),
+                     fmt::format("{:.2f}", SpreadOf(result, &BenchSample::bytes_per_second).median * 1e-9),
                      fmt::format("{:.1f}", flops), bound > 0 ? fmt::format("{:.0f} %", bound * 100) : "-",
                      fmt::format("{:.1f} %", OutsideKernels(result, threads) * 100)});
   }
@@ -114,7 +104,7 @@ Status BenchCommand(const Settings& settings) {
                       TestsOf(settings, settings.context > 0 ? settings.context : model->spec().context));
   uint32_t longest = 0, sequences = 0;
   for (const BenchTest& test : tests) {
-    longest = std::max(longest, test.longest());
+    longest = std::max(longest, static_cast<uint32_t>(test.longest()));
     sequences = std::max(sequences, test.sequences());
   }
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,

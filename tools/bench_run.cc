@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/stopwatch.h"
 #include "runtime/engine/report.h"
 #include "runtime/engine/sampler.h"
 #include "tools/session.h"
@@ -11,8 +12,6 @@ namespace elasticmem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::vector<TokenId> RandomTokens(const Engine& engine, uint64_t seed, size_t count) {
   uint64_t state = seed + 1;
@@ -105,7 +104,8 @@ class Runner {
     return absl::OkStatus();
   }
 
-  StatusOr<BenchSample> Run(LogitsHash& hash) {
+  // `hash`: of what is decoded, where it is wanted.
+  StatusOr<BenchSample> Run(LogitsHash* hash) {
     const std::vector<TokenId> prompt = RandomTokens(engine_, seed_ + 1, test_.prompt);
     std::vector<TokenId> next = RandomTokens(engine_, seed_ + 2, test_.batch);
     const uint32_t decoding = test_.kind == BenchTest::Kind::kPrefill ? 0 : test_.batch;
@@ -136,7 +136,7 @@ class Runner {
       tokens += decoding + chunk;
       const size_t vocab = engine_.model().spec().vocab;
       for (uint32_t i = 0; i < decoding; ++i) next[i] = ArgMax(logits.subspan(i * vocab, vocab));
-      if (decoding > 0) hash.Add(logits.first(decoding * vocab));
+      if (hash && decoding > 0) hash->Add(logits.first(decoding * vocab));
     }
     return meter.Sample(tokens, SecondsSince(begin));
   }
@@ -153,12 +153,6 @@ class Runner {
   std::vector<SequenceId> sequences_;
 };
 
-double MedianOf(const BenchResult& result, double (*of)(const BenchSample&)) {
-  std::vector<double> values;
-  for (const BenchSample& sample : result.samples) values.push_back(of(sample));
-  return SpreadOf(std::move(values)).median;
-}
-
 }  // namespace
 
 std::string BenchTest::Name() const {
@@ -173,16 +167,15 @@ std::string BenchTest::Name() const {
   EM_CHECK(false);
 }
 
-uint32_t BenchTest::longest() const {
+uint64_t BenchTest::longest() const {
   // While a prompt is read the others grow by a token a step, of which there are no more than its tokens.
-  return kind == Kind::kDecode ? std::max(1u, depth) + generate : std::max(1u, depth) + prompt;
+  return uint64_t{std::max(1u, depth)} + (kind == Kind::kDecode ? generate : prompt);
 }
 
-Spread SpreadOf(std::vector<double> values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(), values.back()};
+Spread SpreadOf(const BenchResult& result, double (BenchSample::*of)() const) {
+  std::vector<double> values;
+  for (const BenchSample& sample : result.samples) values.push_back((sample.*of)());
+  return SpreadOf(std::move(values));
 }
 
 StatusOr<BenchResult> RunBenchTest(Engine& engine, const BenchTest& test, uint32_t repeat, uint64_t seed,
@@ -199,9 +192,12 @@ StatusOr<BenchResult> RunBenchTest(Engine& engine, const BenchTest& test, uint32
       if (test.prompt > 0) result.multiply_rates.push_back(engine.HotMultiplyAdds());
     }
     LogitsHash hash;
-    EM_ASSIGN_OR_RETURN(const BenchSample sample, runner.Run(hash));
-    if (r > 0) result.samples.push_back(sample);
-    result.logits_hash = hash.value();
+    EM_ASSIGN_OR_RETURN(const BenchSample sample, runner.Run(r == 0 ? &hash : nullptr));
+    if (r == 0) {
+      result.logits_hash = hash.value();
+    } else {
+      result.samples.push_back(sample);
+    }
     progress();
   }
   return result;
@@ -211,10 +207,8 @@ double BoundShare(const BenchResult& result) {
   const bool decode = result.test.kind == BenchTest::Kind::kDecode;
   const double limit = SpreadOf(decode ? result.read_rates : result.multiply_rates).median;
   if (limit <= 0) return 0;
-  return MedianOf(
-             result, decode ? [](const BenchSample& s) { return s.bytes / s.seconds; }
-                            : [](const BenchSample& s) { return s.multiply_adds / s.seconds; }) /
-         limit;
+  const auto of = decode ? &BenchSample::bytes_per_second : &BenchSample::multiply_adds_per_second;
+  return SpreadOf(result, of).median / limit;
 }
 
 double OutsideKernels(const BenchResult& result, int threads) {

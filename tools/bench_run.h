@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "tools/spread.h"
 
 namespace elasticmem {
 
@@ -20,7 +21,7 @@ struct BenchTest {
 
   std::string Name() const;  // "prefill 512"
   // Tokens that its sequences have at the most, and how many there are.
-  uint32_t longest() const;
+  uint64_t longest() const;
   uint32_t sequences() const { return batch + (kind == Kind::kMixed ? 1 : 0); }
 };
 
@@ -31,7 +32,9 @@ struct BenchSample {
   // What has to move through memory at least: weights in use and KV, once a step. The multiply-adds of weights.
   double bytes = 0, multiply_adds = 0;
   double kernel_core_seconds = 0;
-  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+  double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
+  double bytes_per_second() const { return bytes / seconds; }
+  double multiply_adds_per_second() const { return multiply_adds / seconds; }
 };
 
 struct BenchResult {
@@ -39,13 +42,11 @@ struct BenchResult {
   std::vector<BenchSample> samples;
   std::vector<double> read_rates;      // bytes/s of reading the dense weights, before each repetition
   std::vector<double> multiply_rates;  // multiply-adds/s of a product from the cache, likewise
-  uint64_t logits_hash = 0;            // of the last repetition's decoding
+  uint64_t logits_hash = 0;            // of what it decoded: the same in every repetition
 };
 
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-Spread SpreadOf(std::vector<double> values);
+// Of what `of` says of each repetition: SpreadOf(result, &BenchSample::tokens_per_second).
+Spread SpreadOf(const BenchResult& result, double (BenchSample::*of)() const);
 
 // Runs `test` `repeat` times after one that warms up and does not count. A step has rows for all its
 // sequences. Errors: the engine's; interrupted. `progress` is told of each repetition that is done.

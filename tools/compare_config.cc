@@ -1,7 +1,5 @@
 #include "tools/compare_config.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "tools/session.h"
+#include "tools/toml_file.h"
 
 namespace elasticmem {
 namespace {
@@ -145,14 +144,7 @@ std::optional<uint64_t> CompareConfig::LimitBytes(const CompareLimit& limit) con
 }
 
 StatusOr<CompareConfig> ReadCompareConfig(const std::string& path) {
-  toml::table table;
-  std::error_code error;
-  if (fs::is_directory(path, error)) return InvalidInput("{} is a folder, not a config file", path);
-  try {
-    table = toml::parse_file(path);
-  } catch (const toml::parse_error& parse_error) {
-    return InvalidInput("{}:{}: {}", path, parse_error.source().begin.line, parse_error.description());
-  }
+  EM_ASSIGN_OR_RETURN(const toml::table table, ReadTomlFile(path));
   const auto resolve = [&](const std::string& name) {
     return (fs::path(path).parent_path() / name).lexically_normal().string();
   };
@@ -178,6 +170,7 @@ StatusOr<CompareConfig> ReadCompareConfig(const std::string& path) {
 
   if (config.plain.empty()) return InvalidInput("{}: no \"plain\": the model file that limits are shares of", path);
   config.plain = resolve(config.plain);
+  std::error_code error;
   config.plain_bytes = fs::file_size(config.plain, error);
   if (error) return SystemError(error.value(), "plain: " + config.plain);
   if (!prompt_file.empty()) {

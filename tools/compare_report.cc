@@ -1,12 +1,14 @@
 #include "tools/compare_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "tools/json_null.h"
+#include "tools/spread.h"
 
 namespace elasticmem {
 namespace {
@@ -15,19 +17,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// The median of what `of` says of each cold, or each warm, run that did its work.
-struct Spread {
-  double median = kNone, low = kNone, high = kNone;
-};
-Spread SpreadOf(const CompareCell& cell, bool cold, const std::function<double(const CompareSample&)>& of) {
+// Of what `of` says of each cold, or each warm, run that did its work; not a number where there is none.
+Spread SpreadOf(const CompareCell& cell, bool cold, double (*of)(const CompareSample&)) {
   std::vector<double> values;
   for (const CompareSample& sample : cell.samples) {
     if (sample.cold == cold && sample.figures) values.push_back(of(sample));
   }
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(), values.back()};
+  return values.empty() ? Spread{kNone, kNone, kNone} : elasticmem::SpreadOf(std::move(values));
 }
 
 double Decode(const CompareSample& s) { return s.figures->decode_tokens_per_second; }
@@ -73,7 +69,7 @@ std::string Joined(const std::vector<std::string>& argv) {
 
 Json SampleJson(const CompareSample& s) {
   Json json = {{"cache", s.cold ? "cold" : "warm"},
-               {"problem", s.problem.empty() ? Json(nullptr) : Json(s.problem)},
+               {"problem", OrNull(s.problem)},
                {"seconds", s.seconds},
                {"read_bytes", s.read_bytes},
                {"peak_bytes", s.peak_bytes}};
@@ -100,12 +96,12 @@ std::string CompareJson(const Comparison& c) {
                        {"kind", NameOf(engine.kind)},
                        {"version", facts.version},
                        {"binary", engine.binary},
-                       {"absent", facts.absent.empty() ? Json(nullptr) : Json(facts.absent)},
+                       {"absent", OrNull(facts.absent)},
                        {"model", engine.model},
                        {"model_bytes", facts.model_bytes},
-                       {"conversion", engine.conversion.empty() ? Json(nullptr) : Json(engine.conversion)},
+                       {"conversion", OrNull(engine.conversion)},
                        {"device", facts.device},
-                       {"read_ahead_bytes", facts.read_ahead_bytes ? Json(*facts.read_ahead_bytes) : Json(nullptr)}});
+                       {"read_ahead_bytes", OrNull(facts.read_ahead_bytes)}});
   }
   Json cells = Json::array();
   for (const CompareCell& cell : c.cells) {
@@ -114,8 +110,8 @@ std::string CompareJson(const Comparison& c) {
     for (const CompareSample& sample : cell.samples) samples.push_back(SampleJson(sample));
     cells.push_back({{"engine", c.config.engines[cell.engine].name},
                      {"limit", c.config.limits[cell.limit].label},
-                     {"limit_bytes", limit ? Json(*limit) : Json(nullptr)},
-                     {"budget_bytes", cell.budget_bytes ? Json(*cell.budget_bytes) : Json(nullptr)},
+                     {"limit_bytes", OrNull(limit)},
+                     {"budget_bytes", OrNull(cell.budget_bytes)},
                      {"argv", cell.argv},
                      {"samples", samples}});
   }
@@ -123,9 +119,9 @@ std::string CompareJson(const Comparison& c) {
       {"compare", c.config.plain},
       {"date", c.date},
       {"machine", {{"cpu", c.cpu}, {"cores", c.cores}, {"memory_bytes", c.memory_bytes}, {"kernel", c.kernel}}},
-      {"limits_by", c.groups.empty() ? Json(nullptr) : Json(c.groups)},
-      {"limits_unset", c.limits_unset.empty() ? Json(nullptr) : Json(c.limits_unset)},
-      {"left_in_page_cache", c.cache_note.empty() ? Json(nullptr) : Json(c.cache_note)},
+      {"limits_by", OrNull(c.groups)},
+      {"limits_unset", OrNull(c.limits_unset)},
+      {"left_in_page_cache", OrNull(c.cache_note)},
       {"plain_bytes", c.config.plain_bytes},
       {"threads", c.config.threads},
       {"context", c.config.context},

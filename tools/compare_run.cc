@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "base/units.h"
@@ -42,18 +41,13 @@ std::string LastLines(const std::string& text, size_t count) {
   return text.substr(at, end - at);
 }
 
-std::string ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 void DescribeMachine(Comparison& comparison) {
   char date[64] = "";
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   std::strftime(date, sizeof(date), "%Y-%m-%d %H:%M UTC", gmtime_r(&now, &utc));
   comparison.date = date;
-  const std::string model = FirstLineWith(ReadWhole("/proc/cpuinfo"), "model name");
+  const std::string model = FirstLineWith(ReadTextFile("/proc/cpuinfo").value_or(""), "model name");
   comparison.cpu = model.empty() ? "unknown" : model.substr(model.find(": ") + 2);
   comparison.cores = std::max(1u, std::thread::hardware_concurrency());
   comparison.memory_bytes =
@@ -79,7 +73,7 @@ EngineFacts FactsOf(const CompareEngine& engine) {
     if (!error) {
       facts.device = real.filename();
       for (const fs::path& queue : {real / "queue", real.parent_path() / "queue"}) {  // of a partition: its disk's
-        const std::string kib = ReadWhole(queue / "read_ahead_kb");
+        const std::string kib = ReadTextFile(queue / "read_ahead_kb").value_or("");
         if (!kib.empty()) {
           facts.read_ahead_bytes = std::stoull(kib) << 10;
           break;
@@ -136,14 +130,16 @@ std::string DropFromCache(const std::string& model) {
 
 class Runner {
  public:
-  Runner(Comparison& comparison, std::string folder) : comparison_(comparison), folder_(std::move(folder)) {}
+  // Engines write their figures to a file beside the output, which goes with this.
+  explicit Runner(Comparison& comparison) : comparison_(comparison), report_(comparison.config.output + ".run.json") {}
+  ~Runner() { RemoveReport(); }
 
   // A store that has to be made first is not part of what is measured.
   Status Prepare(const CompareEngine& engine, EngineFacts& facts) {
     if (engine.kind != EngineKind::kElasticMem) return absl::OkStatus();
     CompareConfig one = comparison_.config;
     one.generate = 1;
-    const ChildSpec spec{ArgumentsFor(one, engine, std::nullopt, Report()), "", Timeout(), &interrupted};
+    const ChildSpec spec{ArgumentsFor(one, engine, std::nullopt, report_), "", Timeout(), &interrupted};
     EM_ASSIGN_OR_RETURN(const ChildResult result, RunChild(spec));
     if (result.exit_code != 0) facts.absent = LastLines(result.err, 3);
     return absl::OkStatus();
@@ -153,43 +149,41 @@ class Runner {
   Status RunCell(CompareCell& cell, const std::function<void(bool)>& before) {
     const CompareEngine& engine = comparison_.config.engines[cell.engine];
     const std::optional<uint64_t> limit = comparison_.config.LimitBytes(comparison_.config.limits[cell.limit]);
+    const StatusOr<std::unique_ptr<MemoryGroup>> made = MemoryGroup::Create(limit);
+    const MemoryGroup* group = made.ok() ? made->get() : nullptr;
+    if (group) {
+      comparison_.groups = fmt::format("cgroup v{}", group->version());
+    } else {
+      comparison_.limits_unset = Message(made.status());
+    }
+    const std::string stayed = DropFromCache(engine.model);
+    if (!stayed.empty()) comparison_.cache_note = stayed;
     for (const bool cold : {true, false}) {
       before(cold);
-      if (cold) {
-        group_.reset();
-        StatusOr<std::unique_ptr<MemoryGroup>> group = MemoryGroup::Create(limit);
-        if (group.ok()) {
-          group_ = *std::move(group);
-          comparison_.groups = fmt::format("cgroup v{}", group_->version());
-        } else {
-          comparison_.limits_unset = Message(group.status());
-        }
-        const std::string stayed = DropFromCache(engine.model);
-        if (!stayed.empty()) comparison_.cache_note = stayed;
-      }
       CompareSample sample;
       sample.cold = cold;
-      if (limit && !group_) {
+      if (limit && !group) {
         sample.problem = "no memory limit can be set here";
       } else {
-        EM_RETURN_IF_ERROR(Measure(engine, cell, sample));
+        EM_RETURN_IF_ERROR(Measure(engine, group, cell, sample));
       }
       cell.samples.push_back(std::move(sample));
     }
-    group_.reset();
     return absl::OkStatus();
   }
 
  private:
-  std::string Report() const { return folder_ + "/report.json"; }
+  void RemoveReport() const {
+    std::error_code error;
+    fs::remove(report_, error);
+  }
   std::chrono::seconds Timeout() const { return std::chrono::seconds(comparison_.config.timeout_seconds); }
 
-  Status Measure(const CompareEngine& engine, CompareCell& cell, CompareSample& sample) {
-    std::error_code error;
-    fs::remove(Report(), error);
-    cell.argv = ArgumentsFor(comparison_.config, engine, cell.budget_bytes, Report());
-    const uint64_t kills_before = group_ ? group_->oom_kills() : 0;
-    const ChildSpec spec{cell.argv, group_ ? group_->folder() : "", Timeout(), &interrupted};
+  Status Measure(const CompareEngine& engine, const MemoryGroup* group, CompareCell& cell, CompareSample& sample) {
+    RemoveReport();
+    cell.argv = ArgumentsFor(comparison_.config, engine, cell.budget_bytes, report_);
+    const uint64_t kills_before = group ? group->oom_kills() : 0;
+    const ChildSpec spec{cell.argv, group ? group->folder() : "", Timeout(), &interrupted};
     const StatusOr<ChildResult> run = RunChild(spec);
     if (!run.ok()) {
       if (interrupted.load()) return run.status();
@@ -198,10 +192,11 @@ class Runner {
     }
     sample.seconds = run->seconds;
     sample.read_bytes = run->read_bytes;
-    sample.peak_bytes = group_ && group_->peak_bytes() > 0 ? group_->peak_bytes() : run->peak_resident_bytes;
-    sample.problem = Problem(*run, group_ && group_->oom_kills() > kills_before);
+    sample.peak_bytes = group && group->peak_bytes() > 0 ? group->peak_bytes() : run->peak_resident_bytes;
+    sample.problem = Problem(*run, group && group->oom_kills() > kills_before);
     if (sample.problem.empty()) {
-      StatusOr<EngineFigures> figures = ReadFigures(comparison_.config, engine, *run, ReadWhole(Report()));
+      StatusOr<EngineFigures> figures =
+          ReadFigures(comparison_.config, engine, *run, ReadTextFile(report_).value_or(""));
       if (figures.ok()) {
         sample.problem = WhatIsWrongWith(*figures, comparison_.config.generate).value_or("");
         if (sample.problem.empty()) sample.figures = *std::move(figures);
@@ -222,22 +217,7 @@ class Runner {
   }
 
   Comparison& comparison_;
-  const std::string folder_;
-  std::unique_ptr<MemoryGroup> group_;
-};
-
-// A folder that goes with it.
-class WorkFolder {
- public:
-  explicit WorkFolder(std::string path) : path_(std::move(path)) {}
-  ~WorkFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+  const std::string report_;
 };
 
 const std::string* FirstText(const Comparison& comparison) {
@@ -274,10 +254,7 @@ StatusOr<Comparison> RunComparison(const CompareConfig& config,
   Comparison comparison;
   comparison.config = config;
   DescribeMachine(comparison);
-  std::string pattern = fs::temp_directory_path() / "elasticmem-compare-XXXXXX";
-  if (!mkdtemp(pattern.data())) return SystemError(errno, "cannot make the folder " + pattern);
-  const WorkFolder folder(pattern);
-  Runner runner(comparison, folder.path());
+  Runner runner(comparison);
   for (const CompareEngine& engine : config.engines) {
     progress("preparing " + engine.name, 0, 0);
     EngineFacts facts = FactsOf(engine);
@@ -288,8 +265,9 @@ StatusOr<Comparison> RunComparison(const CompareConfig& config,
     for (size_t engine = 0; engine < config.engines.size(); ++engine) {
       CompareCell cell{engine, limit, {}, std::nullopt, {}};
       const std::optional<uint64_t> bytes = config.LimitBytes(config.limits[limit]);
-      if (bytes) cell.budget_bytes = *bytes > kProcessAllowance ? *bytes - kProcessAllowance : 0;
-      if (config.engines[engine].kind != EngineKind::kElasticMem) cell.budget_bytes.reset();
+      if (bytes && config.engines[engine].kind == EngineKind::kElasticMem) {
+        cell.budget_bytes = *bytes > kProcessAllowance ? *bytes - kProcessAllowance : 0;
+      }
       comparison.cells.push_back(std::move(cell));
     }
   }

@@ -6,6 +6,7 @@
 
 #include "base/units.h"
 #include "tools/console.h"
+#include "tools/json_null.h"
 
 namespace elasticmem {
 namespace {
@@ -23,11 +24,6 @@ constexpr OwnerLook kOwners[] = {{BlockOwner::kKv, "KV cache", "#d1603d"},
                                  {BlockOwner::kNeuron, "neurons", "#4a7fb0"},
                                  {BlockOwner::kFree, "free", "#dfe3e8"}};
 static_assert(std::size(kOwners) == kBlockOwners);
-
-template <class T>
-Json OrNull(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 double Gigabytes(uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
@@ -194,7 +190,7 @@ std::string GrowthReport::ToJson() const {
     Json json = {{"policy", row.policy},
                  {"slots", OrNull(row.slots)},
                  {"kv_share", OrNull(row.kv_share)},
-                 {"error", row.error.empty() ? Json(nullptr) : Json(row.error)},
+                 {"error", OrNull(row.error)},
                  {"makespan_seconds", nullptr},
                  {"tokens_per_second", nullptr},
                  {"store_bytes", nullptr},

@@ -4,14 +4,13 @@
 #include <chrono>
 #include <map>
 
+#include "base/stopwatch.h"
 #include "base/stream_hash.h"
 
 namespace elasticmem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The value that a share of `values` stays below. Reorders them.
 double Quantile(std::vector<double>& values, double share) {

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/stopwatch.h"
 #include "base/units.h"
 #include "runtime/engine/report.h"
 #include "runtime/engine/sampler.h"
@@ -18,8 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
 
 // Positions whose logits are computed at once where all are wanted.
 constexpr uint32_t kLogitsRows = 16;
@@ -140,7 +139,7 @@ Status PerplexityCommand(const Settings& settings) {
   const double mean = sum / count;
   const double error = std::sqrt(std::max(0.0, square / count - mean * mean) / count);
   Report report = Report::FromEngine(*engine, ThreadCount(settings));
-  report.prefill = {count, Seconds(start)};
+  report.prefill = {count, SecondsSince(start)};
   if (settings.json) {
     Json json = Json::parse(report.ToJson());
     json["perplexity"] = std::exp(mean);

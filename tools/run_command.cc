@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "base/stopwatch.h"
 #include "runtime/engine/report.h"
 #include "runtime/engine/sampler.h"
 #include "runtime/text/chat_prompt.h"
@@ -15,8 +16,6 @@ namespace elasticmem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
 
 SamplingOptions Sampling(const Settings& settings) {
   SamplingOptions options;
@@ -87,7 +86,7 @@ class Runner {
     const std::span<const TokenId> fresh = std::span(ids).subspan(shared);
     EM_ASSIGN_OR_RETURN(std::span<const float> logits, engine_.Append(sequence_, fresh));
     prefill_.tokens += fresh.size();
-    prefill_.seconds += Seconds(start);
+    prefill_.seconds += SecondsSince(start);
     Record();
     return Generate(logits, start);
   }
@@ -106,7 +105,7 @@ class Runner {
  private:
   void Record() {
     SeriesPoint point = SeriesPoint::Of(engine_, 0);
-    point.seconds = Seconds(begin_);
+    point.seconds = SecondsSince(begin_);
     point.generated_tokens = generated_.size();
     point.prompt_tokens = prefill_.tokens;
     series_.Add(point);
@@ -127,7 +126,7 @@ class Runner {
     for (uint32_t n = 0; n < settings_.generate && !interrupted.load(); ++n) {
       hash_.Add(logits);
       const TokenId id = sampler_.Sample(logits, history_);
-      if (generated_.empty()) ttft_seconds_ = Seconds(start);
+      if (generated_.empty()) ttft_seconds_ = SecondsSince(start);
       if (n == 0) decode_start = Clock::now();
       if (!settings_.ignore_eos && model_.tokenizer().IsEndOfGeneration(id)) break;
       history_.push_back(id);
@@ -143,7 +142,7 @@ class Runner {
       ++decode_.tokens;
       Record();
     }
-    decode_.seconds += Seconds(decode_start);
+    decode_.seconds += SecondsSince(decode_start);
     if (!filter.stopped()) show(filter.Add(detokenizer.Finish()));
     if (!filter.stopped()) show(filter.Finish());
     EM_RETURN_IF_ERROR(written);

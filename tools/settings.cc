@@ -1,9 +1,8 @@
 #include "tools/settings.h"
 
 #include <algorithm>
-#include <filesystem>
 
-#include <toml++/toml.h>
+#include "tools/toml_file.h"
 
 namespace elasticmem {
 namespace {
@@ -178,14 +177,7 @@ bool Assign(const toml::node& node, const Option& option, Settings& settings) {
 
 Status ApplyConfig(const std::string& path, uint32_t command, const std::vector<std::string_view>& given,
                    Settings& settings) {
-  std::error_code error_code;
-  if (std::filesystem::is_directory(path, error_code)) return InvalidInput("{} is a folder, not a config file", path);
-  toml::table table;
-  try {
-    table = toml::parse_file(path);
-  } catch (const toml::parse_error& error) {
-    return InvalidInput("{}:{}: {}", path, error.source().begin.line, error.description());
-  }
+  EM_ASSIGN_OR_RETURN(const toml::table table, ReadTomlFile(path));
   for (const auto& [toml_key, node] : table) {
     std::string key(toml_key.str());
     std::replace(key.begin(), key.end(), '_', '-');

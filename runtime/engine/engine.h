@@ -160,7 +160,7 @@ class Engine {
   EngineStatistics statistics() const;
   MemoryUse memory_use() const;
 
-  // For benches. Counts EngineStatistics::kernel_core_seconds from now on, at a look at the clock a chunk of work.
+  // For benches. Counts EngineStatistics::kernel_core_seconds from now on, at two looks at the clock a chunk of work.
   void MeasureKernels() { team_->MeasureBusy(); }
   // Reads the dense weights in memory once with all cores, as a step that is bound by memory does at best. Their bytes.
   uint64_t ReadWeightsOnce();

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/carver.h"
+#include "base/stopwatch.h"
 #include "base/units.h"
 #include "dense_ops/matmul.h"
 #include "tensor/interleave.h"
@@ -210,7 +211,7 @@ double Transformer::HotMultiplyAdds(uint32_t tokens) {
     team_.ParallelFor(team_.threads(), [&](size_t worker) {
       for (size_t i = 0; i < repeats; ++i) once(worker);
     });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = SecondsSince(begin);
     best = std::max(best, each * static_cast<double>(repeats) / seconds);
     if (seconds > 0.05) return best;
   }

@@ -2,7 +2,6 @@
 // streamed, and norms and biases as float32.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/team.h"
 #include "hybrid/dense_stream.h"
 #include "mem/budget.h"
 #include "mem/read_ring.h"
@@ -49,8 +49,8 @@ class Weights {
   const NormWeights& output_norm() const { return output_norm_; }
   const DenseMatrix& output() const { return output_; }
   const float* output_bias() const { return output_bias_; }
-  // All matrices that are in memory, as bytes: nothing or one piece each of dense ones and gates.
-  std::array<std::span<const std::byte>, 2> memory() const { return {matrices_.span(), gates_.span()}; }
+  // Reads all matrices that are in memory once, within a session of the team. Their bytes.
+  uint64_t ReadOnce(Team& team) const;
   const std::vector<DenseSlice>& slices() const { return slices_; }  // of the streamed matrices, in order of use
 
   // Row `row` of `matrix` as float32 [cols]: an embedding. From memory where `matrix` is the resident output, else by a

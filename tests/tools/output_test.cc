@@ -414,6 +414,7 @@ TEST_F(Output, BenchRefusesWhatItCannotDo) {
   testing::ExpectRefused(bench({"--prompt", "0", "-n", "0"}), {"nothing to measure"});
   testing::ExpectRefused(bench({"--batch", "0"}), {"--batch", "0"});
   testing::ExpectRefused(bench({"--depth", "1000000"}), {"1000000", "context"});
+  testing::ExpectRefused(bench({"--depth", "4294967295"}), {"4294967295", "context"});
   testing::ExpectRefused(bench({"--batch", "64", "--depth", "200", "--memory", "50%"}), {"too small"});
   testing::ExpectMisused(bench({"--prompt", "1,x"}), {"--prompt"});
   testing::ExpectMisused(bench({"--depth", "-1"}), {"--depth"});
