@@ -188,7 +188,8 @@ void Compact(benchmark::State& state, size_t ff) {
   std::mt19937 rng(3);
   for (float& g : gate) g = rng() % 10 == 0 ? 1.f : 0.f;
   std::vector<uint32_t> indices(ff);
-  for (auto _ : state) benchmark::DoNotOptimize(CompactNonZero(gate, indices.data()));
+  std::vector<float> values(ff);
+  for (auto _ : state) benchmark::DoNotOptimize(CompactNonZero(gate, 0, indices.data(), values.data()));
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(ff));
 }
 

@@ -1,6 +1,7 @@
 // y += coefficient * row over scattered rows, each element taking its fma's in list order. AccumulateRows takes four
 // rows a pass: y stays in L1 and is read and written once for the four, and the next four rows are prefetched line by
 // line. AccumulateGroup takes float rows all at once, a few vectors of columns at a time, whose sums stay in registers.
+// AccumulateGroupForTokens converts a strip of the group's rows into a tile of floats in L1, which all lists then use so.
 #include <algorithm>
 #include <type_traits>
 
@@ -195,7 +196,72 @@ HWY_NOINLINE void AddGroup(std::span<const std::byte* const> rows, const float* 
   }
 }
 
+// kVectors vectors of columns of a tile of floats, whose rows are kColumns apart.
+template <size_t kColumns, size_t kVectors>
+HWY_INLINE void AddStripOfTile(const float* tile, const TokenList& list, float* y) {
+  const DW d;
+  VW sum[kVectors];
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < kVectors; ++i) sum[i] = hn::Zero(d);
+  for (size_t k = 0; k < list.neurons.size(); ++k) {
+    const float* row = tile + list.neurons[k] % kGroupRows * kColumns;
+    const VW c = hn::Set(d, list.coefficients[k]);
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < kVectors; ++i) sum[i] = hn::MulAdd(c, hn::Load(d, row + i * kWide), sum[i]);
+  }
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < kVectors; ++i) {
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i * kWide), sum[i]), d, y + i * kWide);
+  }
+}
+
+// to[j - begin] = row[j], exactly but for the sign of zeros, which no sum that begins at zero shows.
+template <DType kType>
+HWY_INLINE void ConvertColumns(const uint8_t* row, size_t begin, size_t end, float* to) {
+  if constexpr (IsQuantized(kType)) {
+    constexpr float kOne = 1;
+    std::fill_n(to, end - begin, 0.f);
+    AddQuantRows<kType, 1>(&row, &row, &kOne, begin, end, to);
+  } else {
+    constexpr size_t kBytes = Traits(kType).block_bytes;
+    for (size_t j = begin; j < end; j += kWide) hn::Store(LoadWeights<kType>(row + j * kBytes), DW(), to + (j - begin));
+  }
+}
+
+template <DType kType>
+HWY_NOINLINE void AddGroupForTokens(const std::byte* const* rows, std::span<const TokenList> lists, size_t col_begin,
+                                    size_t col_end, const std::byte* const* ahead) {
+  constexpr size_t kColumns = std::max<size_t>(64, Traits(kType).block_elements);
+  constexpr size_t kStrip = kStripVectors * kWide;
+  alignas(64) float tile[kGroupRows * kColumns];
+  for (size_t begin = col_begin; begin < col_end; begin += kColumns) {
+    const size_t end = std::min(begin + kColumns, col_end);
+    const size_t first_byte = RowBytes(kType, begin), bytes = RowBytes(kType, end) - first_byte;
+    for (size_t r = 0; r < kGroupRows; ++r) {
+      if (ahead[r]) PrefetchBytes(reinterpret_cast<const uint8_t*>(ahead[r]) + first_byte, bytes);
+      if (rows[r]) ConvertColumns<kType>(reinterpret_cast<const uint8_t*>(rows[r]), begin, end, tile + r * kColumns);
+    }
+    for (const TokenList& list : lists) {
+      size_t j = begin;
+      for (; j + kStrip <= end; j += kStrip) {
+        AddStripOfTile<kColumns, kStripVectors>(tile + (j - begin), list, list.y + j);
+      }
+      for (; j < end; j += kWide) AddStripOfTile<kColumns, 1>(tile + (j - begin), list, list.y + j);
+    }
+  }
+}
+
 #endif  // EM_SIMD
+
+void AddGroupForTokensHere(DType dtype, const std::byte* const* rows, std::span<const TokenList> lists,
+                           size_t col_begin, size_t col_end, [[maybe_unused]] const std::byte* const* ahead) {
+#if EM_SIMD
+  WithType(dtype, [&]<DType kType>(std::integral_constant<DType, kType>)
+                      HWY_ATTR { AddGroupForTokens<kType>(rows, lists, col_begin, col_end, ahead); });
+#else
+  AccumulateGroupForTokensReference(dtype, rows, lists, col_begin, col_end);
+#endif
+}
 
 void AccumulateHere(DType dtype, std::span<const std::byte* const> rows, const float* coefficients, size_t col_begin,
                     size_t col_end, float* y) {
@@ -226,6 +292,7 @@ namespace elasticmem {
 
 HWY_EXPORT(AccumulateHere);
 HWY_EXPORT(AddGroupHere);
+HWY_EXPORT(AddGroupForTokensHere);
 
 namespace {
 
@@ -246,6 +313,12 @@ void AccumulateGroup(DType dtype, std::span<const std::byte* const> rows, const 
                      size_t col_end, float* y, std::span<const std::byte* const> ahead) {
   CheckColumns(dtype, col_begin, col_end);
   HWY_DYNAMIC_DISPATCH(AddGroupHere)(dtype, rows, coefficients, col_begin, col_end, y, ahead);
+}
+
+void AccumulateGroupForTokens(DType dtype, const std::byte* const* rows, std::span<const TokenList> lists,
+                              size_t col_begin, size_t col_end, const std::byte* const* ahead) {
+  CheckColumns(dtype, col_begin, col_end);
+  HWY_DYNAMIC_DISPATCH(AddGroupForTokensHere)(dtype, rows, lists, col_begin, col_end, ahead);
 }
 
 }  // namespace elasticmem

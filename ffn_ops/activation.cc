@@ -1,6 +1,7 @@
 // Activation functions, element by element: the same value gives the same bits wherever it stands in a span.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "ffn_ops/sparse_ffn.h"
 #include "tensor/simd_targets.h"
@@ -58,18 +59,43 @@ void ApplyGeluTanh(std::span<float> x) {
   ForEach(x, [](V v) HWY_ATTR { return GeluTanh(v); });
 }
 
-size_t Compact(std::span<const float> gate, uint32_t* indices) {
+HWY_INLINE hn::Mask<D> NonZero(V v) { return hn::Not(hn::Eq(v, hn::Zero(D()))); }  // a NaN is
+
+void Mark(std::span<const float> gate, uint64_t* marks) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t begin = 0; begin < gate.size(); begin += 64) {
+    const size_t count = std::min<size_t>(64, gate.size() - begin);
+    uint64_t word = 0;
+    size_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, NonZero(hn::LoadU(d, &gate[begin + i])), bits);
+      uint64_t part;
+      std::memcpy(&part, bits, sizeof(part));
+      word |= part << i;
+    }
+    for (; i < count; ++i) word |= uint64_t{gate[begin + i] != 0.f} << i;
+    marks[begin / 64] = word;
+  }
+}
+
+size_t Compact(std::span<const float> gate, uint32_t first, uint32_t* indices, float* values) {
   const D d;
   const hn::RebindToUnsigned<D> du;
   const size_t lanes = hn::Lanes(d);
   size_t count = 0, i = 0;
   for (; i + lanes <= gate.size(); i += lanes) {
-    const auto active = hn::Not(hn::Eq(hn::LoadU(d, &gate[i]), hn::Zero(d)));  // a NaN is active
-    // Writes a whole vector, within gate.size() since count <= i.
-    count += hn::CompressStore(hn::Iota(du, static_cast<uint32_t>(i)), hn::RebindMask(du, active), du, indices + count);
+    const V v = hn::LoadU(d, &gate[i]);
+    const auto active = NonZero(v);
+    const auto index = hn::Iota(du, first + static_cast<uint32_t>(i));
+    hn::CompressBlendedStore(v, active, d, values + count);
+    count += hn::CompressBlendedStore(index, hn::RebindMask(du, active), du, indices + count);
   }
   for (; i < gate.size(); ++i) {
-    if (gate[i] != 0.f) indices[count++] = static_cast<uint32_t>(i);
+    if (gate[i] == 0.f) continue;
+    indices[count] = first + static_cast<uint32_t>(i);
+    values[count++] = gate[i];
   }
   return count;
 }
@@ -84,6 +110,7 @@ namespace elasticmem {
 HWY_EXPORT(ApplySilu);
 HWY_EXPORT(ApplyGeluTanh);
 HWY_EXPORT(Compact);
+HWY_EXPORT(Mark);
 
 // Comparisons are written so that a NaN stays a NaN.
 void ApplyActivation(Activation activation, std::span<float> x) {
@@ -107,8 +134,10 @@ void ApplyActivation(Activation activation, std::span<float> x) {
   }
 }
 
-size_t CompactNonZero(std::span<const float> gate, uint32_t* indices) {
-  return HWY_DYNAMIC_DISPATCH(Compact)(gate, indices);
+void MarkNonZero(std::span<const float> gate, uint64_t* marks) { HWY_DYNAMIC_DISPATCH(Mark)(gate, marks); }
+
+size_t CompactNonZero(std::span<const float> gate, uint32_t first, uint32_t* indices, float* values) {
+  return HWY_DYNAMIC_DISPATCH(Compact)(gate, first, indices, values);
 }
 
 }  // namespace elasticmem

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "tensor/dtype.h"
@@ -35,11 +36,27 @@ void AccumulateGroup(DType dtype, std::span<const std::byte* const> rows, const 
 void AccumulateGroupReference(DType dtype, std::span<const std::byte* const> rows, const float* coefficients,
                               size_t col_begin, size_t col_end, float* y);
 
+// A group of up to kGroupRows rows that a batch of tokens shares: for each list, y += its rows' sum from zero in its
+// order, the bits of AccumulateGroup. Every row is converted once for all lists.
+constexpr size_t kGroupRows = 64;
+struct TokenList {
+  std::span<const uint32_t> neurons;  // neuron % kGroupRows: the row
+  const float* coefficients;
+  float* y;
+};
+// `rows` and `ahead` [kGroupRows]; null where no list has it. The same columns of the rows `ahead` are fetched.
+void AccumulateGroupForTokens(DType dtype, const std::byte* const* rows, std::span<const TokenList> lists,
+                              size_t col_begin, size_t col_end, const std::byte* const* ahead);
+void AccumulateGroupForTokensReference(DType dtype, const std::byte* const* rows, std::span<const TokenList> lists,
+                                       size_t col_begin, size_t col_end);
+
 // x[i] = act(x[i]). kDRelu is ReLU here: the second ReLU is on up (Bamboo).
 void ApplyActivation(Activation activation, std::span<float> x);
 
-// Indices i with gate[i] != 0 (so -0.0 is not active), ascending, into `indices` (room for gate.size()); returns how
-// many.
-size_t CompactNonZero(std::span<const float> gate, uint32_t* indices);
+// Bit i % 64 of marks[i / 64] = gate[i] != 0 (so -0.0 is not active and NaN is), zeros behind the last.
+void MarkNonZero(std::span<const float> gate, uint64_t* marks);
+
+// The active ones, ascending: `first` + their index, and their value. Both have room for them; returns how many.
+size_t CompactNonZero(std::span<const float> gate, uint32_t first, uint32_t* indices, float* values);
 
 }  // namespace elasticmem

@@ -29,4 +29,13 @@ void AccumulateGroupReference(DType dtype, std::span<const std::byte* const> row
   for (size_t j = col_begin; j < col_end; ++j) y[j] += sums[j];
 }
 
+void AccumulateGroupForTokensReference(DType dtype, const std::byte* const* rows, std::span<const TokenList> lists,
+                                       size_t col_begin, size_t col_end) {
+  for (const TokenList& list : lists) {
+    std::vector<const std::byte*> own;
+    for (const uint32_t neuron : list.neurons) own.push_back(rows[neuron % kGroupRows]);
+    AccumulateGroupReference(dtype, own, list.coefficients, col_begin, col_end, list.y);
+  }
+}
+
 }  // namespace elasticmem

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "base/carver.h"
 #include "base/stopwatch.h"
@@ -15,6 +17,8 @@ constexpr uint64_t kMaxReadBytes = 256 << 10;
 // Records, and groups of neurons, that one chunk of work takes: enough to amortise a ticket, few enough to balance.
 constexpr size_t kRecordsPerChunk = 16;
 constexpr size_t kGroupsPerChunk = 4;
+constexpr size_t kChunksPerThread = 4;
+constexpr size_t kTokensTogether = 64;  // of a group's product with all its rows
 // Neurons of a wave for every token of a step, so that the lists stay in cache.
 constexpr size_t kListPerToken = 256;
 
@@ -22,13 +26,20 @@ size_t ListCapacity(const RecordLayout& layout, uint32_t max_tokens) {
   return std::max<size_t>(RoundUp(layout.ff, SparseFfn::kNeuronGroup), kListPerToken * max_tokens);
 }
 
+// each(i) for the bits of a word, ascending.
+template <class Each>
+void ForBits(uint64_t word, Each&& each) {
+  for (; word; word &= word - 1) each(static_cast<uint32_t>(std::countr_zero(word)));
+}
+
 }  // namespace
 
 uint64_t SparseFfn::ScratchBytes(const RecordLayout& layout, uint32_t max_tokens) {
   const size_t list = ListCapacity(layout, max_tokens);
+  const size_t groups = CeilDiv<size_t>(layout.ff, kNeuronGroup);
   Carver carver(nullptr);
-  carver.Take<uint8_t>(layout.ff);
-  carver.Take<uint32_t>(layout.ff);
+  carver.Take<uint64_t>(max_tokens * groups);
+  for (int i = 0; i < 3; ++i) carver.Take<uint64_t>(groups);
   carver.Take<std::byte*>(layout.ff);
   carver.Take<uint32_t>(list);
   carver.Take<float>(list);
@@ -64,101 +75,112 @@ SparseFfn::SparseFfn(Team* team, const NeuronStore* store, NeuronResidency* resi
       layout_(store->layout()),
       max_tokens_(max_tokens),
       list_capacity_(ListCapacity(layout_, max_tokens)),
+      groups_(CeilDiv(layout_.ff, kNeuronGroup)),
       scratch_(std::move(scratch)) {
   Carver carver(scratch_.data());
-  marks_ = carver.Take<uint8_t>(layout_.ff);
-  union_ = carver.Take<uint32_t>(layout_.ff);
+  active_ = carver.Take<uint64_t>(size_t{max_tokens} * groups_);
+  union_ = carver.Take<uint64_t>(groups_);
+  resident_ = carver.Take<uint64_t>(groups_);
+  late_ = carver.Take<uint64_t>(groups_);
   records_ = carver.Take<const std::byte*>(layout_.ff);
   neurons_ = carver.Take<uint32_t>(list_capacity_);
   gates_ = carver.Take<float>(list_capacity_);
   coefficients_ = carver.Take<float>(list_capacity_);
 }
 
-// Fills union_ and marks_, and counts the active neurons into heat.
-void SparseFfn::FindUnion(const Rows& rows, bool all_neurons) {
-  const uint32_t ff = layout_.ff;
-  statistics_.possible += rows.tokens * ff;
-  if (rows.tokens == 1 && !all_neurons) {
-    union_size_ = CompactNonZero({rows.gate, ff}, union_);
-    std::memset(marks_, kUnused, ff);
-    for (size_t i = 0; i < union_size_; ++i) marks_[union_[i]] = kResident;
-    residency_->heat().Touch(rows.layer, {union_, union_size_});
-    statistics_.active += union_size_;
-    return;
-  }
-  std::memset(marks_, all_neurons ? kResident : kUnused, ff);
-  for (size_t t = 0; t < rows.tokens; ++t) {
-    const size_t active = CompactNonZero({rows.gate + t * ff, ff}, union_);
-    residency_->heat().Touch(rows.layer, {union_, active});
-    for (size_t i = 0; i < active; ++i) marks_[union_[i]] = kResident;
-    statistics_.active += active;
-  }
-  union_size_ = 0;
-  for (uint32_t i = 0; i < ff; ++i) {
-    if (marks_[i]) union_[union_size_++] = i;
-  }
+void SparseFfn::ForGroups(const Wave& wave, absl::FunctionRef<void(uint32_t group)> each) {
+  const size_t groups = wave.group_end - wave.group_begin;
+  const size_t per_chunk = std::clamp<size_t>(groups / (kChunksPerThread * team_->threads()), 1, kGroupsPerChunk);
+  team_->ParallelFor(CeilDiv(groups, per_chunk), [&](size_t chunk) {
+    const size_t end = std::min(groups, (chunk + 1) * per_chunk);
+    for (size_t g = chunk * per_chunk; g < end; ++g) each(wave.group_begin + static_cast<uint32_t>(g));
+  });
 }
 
-// Looks up every neuron of the union and cuts it into waves: as many groups as the lists and half of the ring hold.
+// Fills active_ and union_, and counts the active neurons into heat.
+void SparseFfn::FindUnion(const Rows& rows, bool all_neurons) {
+  std::atomic<uint64_t> active = 0;
+  ForGroups({.group_end = groups_}, [&](uint32_t group) {
+    const uint32_t first = group * kNeuronGroup, count = std::min(kNeuronGroup, layout_.ff - first);
+    const uint64_t whole = ~uint64_t{0} >> (kNeuronGroup - count);
+    uint64_t any = 0, number = 0;
+    for (size_t t = 0; t < rows.tokens; ++t) {
+      uint64_t& word = active_[t * groups_ + group];
+      MarkNonZero({rows.gate + t * layout_.ff + first, count}, &word);
+      uint32_t list[kNeuronGroup];
+      size_t n = 0;
+      ForBits(word, [&](uint32_t i) { list[n++] = first + i; });
+      residency_->heat().Touch(rows.layer, {list, n});
+      number += n;
+      if (all_neurons) word = whole;
+      any |= word;
+    }
+    union_[group] = any;
+    active.fetch_add(number, std::memory_order_relaxed);
+  });
+  statistics_.active += active.load();
+  statistics_.possible += rows.tokens * layout_.ff;
+}
+
+// Looks up a group's neurons and merges the reads of those that are missing; the room that they take of the ring.
+uint64_t SparseFfn::PlanGroup(uint32_t group, uint32_t layer, uint64_t half_ring, std::vector<MergedRead>& merged) {
+  const uint32_t alignment = store_->file().alignment();
+  // Small beside the ring, so that what is lost where its end wraps around is small too.
+  const uint64_t max_read = std::min<uint64_t>(kMaxReadBytes, half_ring / 2);
+  const size_t first_missing = missing_.size();
+  uint64_t late = 0;
+  ForBits(union_[group], [&](uint32_t i) {
+    const uint32_t neuron = group * kNeuronGroup + i;
+    const NeuronEntry entry = residency_->table().Lookup({layer, neuron});
+    records_[neuron] = residency_->Record(entry);
+    if (entry.tier() == Tier::kHost) {
+      ++statistics_.on_host;
+      residency_->WantOnDevice({layer, neuron});
+    }
+    if (records_[neuron]) return;
+    late |= uint64_t{1} << i;
+    missing_.push_back({store_->TailOffset(layer, neuron), neuron, 0});
+  });
+  late_[group] = late;
+  resident_[group] = union_[group] & ~late;
+  merged.clear();
+  if (!late) return 0;
+  std::sort(missing_.begin() + first_missing, missing_.end(),
+            [](const Missing& a, const Missing& b) { return a.offset < b.offset; });
+  ranges_.clear();
+  for (size_t m = first_missing; m < missing_.size(); ++m) ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
+  const auto total = [&] {
+    uint64_t bytes = 0;
+    for (const MergedRead& read : merged) bytes += RoundUp<uint64_t>(read.bytes, alignment) + 2 * alignment + 64;
+    return bytes;
+  };
+  merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
+  if (total() > half_ring) merged = MergeReads(ranges_, 0, max_read);  // the gaps are not worth the ring's room
+  return total();
+}
+
+// Cuts the layer into waves: as many groups as the lists and half of the ring hold.
 void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
   waves_.clear();
   missing_.clear();
   reads_.clear();
   tickets_.clear();
-  const uint32_t groups = CeilDiv(layout_.ff, kNeuronGroup);
-  const uint32_t groups_per_wave = std::max<uint32_t>(1, static_cast<uint32_t>(list_capacity_ / tokens / kNeuronGroup));
-  const uint32_t alignment = store_->file().alignment();
   const uint64_t half_ring = ring_->max_bytes(store_->file()) / 2;
-  // Small beside the ring, so that what is lost where its end wraps around is small too.
-  const uint64_t max_read = std::min<uint64_t>(kMaxReadBytes, half_ring / 2);
-  const auto span_bytes = [&](const MergedRead& read) {
-    return RoundUp<uint64_t>(read.bytes, alignment) + 2 * alignment + 64;
-  };
-
   Wave wave;
-  uint64_t wave_bytes = 0;
-  size_t next = 0;  // in union_
-  for (uint32_t g = 0; g < groups; ++g) {
+  uint64_t wave_bytes = 0, wanted = 0;
+  size_t wave_entries = 0;
+  std::vector<MergedRead> merged;
+  for (uint32_t g = 0; g < groups_; ++g) {
     const size_t first_missing = missing_.size();
-    const size_t first_next = next;
-    for (; next < union_size_ && union_[next] / kNeuronGroup == g; ++next) {
-      const uint32_t neuron = union_[next];
-      const NeuronEntry entry = residency_->table().Lookup({layer, neuron});
-      records_[neuron] = residency_->Record(entry);
-      if (entry.tier() == Tier::kHost) {
-        ++statistics_.on_host;
-        residency_->WantOnDevice({layer, neuron});
-      }
-      if (records_[neuron]) continue;
-      marks_[neuron] = kLate;
-      missing_.push_back({store_->TailOffset(layer, neuron), neuron, 0});
-    }
-    std::sort(missing_.begin() + first_missing, missing_.end(),
-              [](const Missing& a, const Missing& b) { return a.offset < b.offset; });
-    ranges_.clear();
-    for (size_t m = first_missing; m < missing_.size(); ++m)
-      ranges_.push_back({missing_[m].offset, layout_.tail_bytes});
-    std::vector<MergedRead> merged = MergeReads(ranges_, std::max<uint64_t>(kMaxGapBytes, alignment), max_read);
-    const auto total = [&] {
-      uint64_t bytes = 0;
-      for (const MergedRead& read : merged) bytes += span_bytes(read);
-      return bytes;
-    };
-    uint64_t group_bytes = total();
-    if (group_bytes > half_ring) {
-      // Records far apart in the store: the gaps are not worth the ring's room.
-      merged = MergeReads(ranges_, 0, max_read);
-      group_bytes = total();
-    }
-    const bool full =
-        g > wave.group_begin && (g - wave.group_begin >= groups_per_wave || wave_bytes + group_bytes > half_ring);
-    if (full) {
+    const uint64_t bytes = PlanGroup(g, layer, half_ring, merged);
+    size_t entries = 0;
+    for (size_t t = 0; t < tokens; ++t) entries += std::popcount(active_[t * groups_ + g]);
+    if (g > wave.group_begin && (wave_entries + entries > list_capacity_ || wave_bytes + bytes > half_ring)) {
       wave.group_end = g;
-      wave.union_end = first_next;
       wave.read_end = reads_.size();
       waves_.push_back(wave);
-      wave = {g, g, first_next, first_next, reads_.size(), reads_.size()};
-      wave_bytes = 0;
+      wave = {g, g, reads_.size(), reads_.size()};
+      wave_bytes = wave_entries = 0;
     }
     for (const MergedRead& read : merged) {
       for (size_t m = 0; m < read.count; ++m) {
@@ -166,14 +188,15 @@ void SparseFfn::PlanWaves(size_t tokens, uint32_t layer) {
       }
       reads_.push_back({read.offset, read.bytes, first_missing + read.first, read.count});
     }
-    wave_bytes += group_bytes;
+    wave_bytes += bytes;
+    wave_entries += entries;
+    wanted += std::popcount(union_[g]);
   }
-  wave.group_end = groups;
-  wave.union_end = union_size_;
+  wave.group_end = groups_;
   wave.read_end = reads_.size();
   waves_.push_back(wave);
-  statistics_.wanted += union_size_;
-  statistics_.resident += union_size_ - missing_.size();
+  statistics_.wanted += wanted;
+  statistics_.resident += wanted - missing_.size();
   statistics_.record_bytes_read += missing_.size() * layout_.tail_bytes;
 }
 
@@ -218,59 +241,100 @@ void SparseFfn::ListWave(const Rows& rows, const Wave& wave, bool all_neurons) {
   const uint32_t groups = wave.group_end - wave.group_begin;
   list_begin_.assign(1, 0);
   group_begin_.clear();
-  size_t entry = 0;
   for (size_t t = 0; t < rows.tokens; ++t) {
-    const float* gate = rows.gate + t * layout_.ff;
-    size_t next = wave.union_begin;
-    const size_t begin = entry;
-    for (uint32_t g = 0; g < groups; ++g) {
-      group_begin_.push_back(static_cast<uint32_t>(entry - begin));
-      const uint32_t end = (wave.group_begin + g + 1) * kNeuronGroup;
-      for (; next < wave.union_end && union_[next] < end; ++next) {
-        const uint32_t neuron = union_[next];
-        if (gate[neuron] == 0 && !all_neurons) continue;
-        neurons_[entry] = neuron;
-        gates_[entry++] = gate[neuron];
-      }
+    uint32_t entries = 0;
+    for (uint32_t g = wave.group_begin; g < wave.group_end; ++g) {
+      group_begin_.push_back(entries);
+      entries += std::popcount(active_[t * groups_ + g]);
     }
-    group_begin_.push_back(static_cast<uint32_t>(entry - begin));
-    list_begin_.push_back(entry);
+    group_begin_.push_back(entries);
+    list_begin_.push_back(list_begin_.back() + entries);
+  }
+  EM_CHECK(list_begin_.back() <= list_capacity_);
+  const uint32_t first = wave.group_begin * kNeuronGroup;
+  const uint32_t count = std::min(layout_.ff - first, groups * kNeuronGroup);
+  team_->ParallelFor(rows.tokens, [&](size_t t) {
+    const float* gate = rows.gate + t * layout_.ff + first;
+    uint32_t* neurons = neurons_ + list_begin_[t];
+    float* gates = gates_ + list_begin_[t];
+    if (!all_neurons) {
+      CompactNonZero({gate, count}, first, neurons, gates);
+      return;
+    }
+    std::iota(neurons, neurons + count, first);
+    std::copy_n(gate, count, gates);
+  });
+}
+
+// coefficients_ = gate * up . x for the entries of the lists whose neuron is marked.
+void SparseFfn::ComputeCoefficients(const Rows& rows, const Wave& wave, const uint64_t* marks) {
+  if (std::none_of(marks + wave.group_begin, marks + wave.group_end, [](uint64_t word) { return word != 0; })) return;
+  if (!layout_.gated) {
+    ForGroups(wave, [&](uint32_t group) {
+      for (size_t t = 0; t < rows.tokens; ++t) {
+        const Entries e = EntriesOf(wave, t, group);
+        std::copy(gates_ + e.begin, gates_ + e.end, coefficients_ + e.begin);
+      }
+    });
+    return;
+  }
+  // Both ways have the same bits. Which is faster depends on how many tokens share a row, and on the kernels.
+  const int way = rows.tokens > 1 ? up_ways_.Choose(rows.tokens) : 0;
+  uint64_t nanos = 0;
+  {
+    const Stopwatch watch(nanos);
+    ForGroups(wave, [&](uint32_t group) {
+      if (marks[group]) way == 0 ? GatherUps(rows, wave, marks, group) : MultiplyUps(rows, wave, marks, group);
+    });
+  }
+  if (marks == resident_) up_ways_.Record(rows.tokens, way, list_begin_.back(), nanos);
+}
+
+// Each token's rows of a group, one token after another: a row that several use comes from memory once.
+void SparseFfn::GatherUps(const Rows& rows, const Wave& wave, const uint64_t* marks, uint32_t group) {
+  for (size_t t = 0; t < rows.tokens; ++t) {
+    ActivationRows x = rows.x;
+    x.data = rows.x.Row(t);
+    x.tokens = 1;
+    const std::byte* up_rows[kNeuronGroup];
+    size_t entries[kNeuronGroup];
+    float ups[kNeuronGroup];
+    size_t n = 0;
+    const Entries e = EntriesOf(wave, t, group);
+    for (size_t k = e.begin; k < e.end; ++k) {
+      if (!(marks[group] >> neurons_[k] % kNeuronGroup & 1)) continue;
+      up_rows[n] = records_[neurons_[k]] + layout_.up_offset;
+      entries[n++] = k;
+    }
+    if (n == 0) continue;
+    GatherDot(layout_.up, {up_rows, n}, layout_.d_model, x, ups, n);
+    for (size_t i = 0; i < n; ++i) coefficients_[entries[i]] = Coefficient(gates_[entries[i]], ups[i]);
   }
 }
 
-// coefficients_ = gate * up . x for every entry of the lists whose neuron has this mark. A chunk takes a few groups and
-// all tokens, so that a row that several tokens use comes from memory once.
-void SparseFfn::ComputeCoefficients(const Rows& rows, uint8_t mark) {
-  if (!layout_.gated) {
-    if (mark == kResident) std::copy_n(gates_, list_begin_.back(), coefficients_);
-    return;
-  }
-  const size_t groups = group_begin_.size() / rows.tokens - 1;
-  team_->ParallelFor(CeilDiv(groups, kGroupsPerChunk), [&](size_t chunk) {
-    const size_t first = chunk * kGroupsPerChunk, last = std::min(groups, first + kGroupsPerChunk);
-    for (size_t t = 0; t < rows.tokens; ++t) {
-      ActivationRows x = rows.x;
-      x.data = rows.x.Row(t);
-      x.tokens = 1;
-      const std::byte* up_rows[kGroupsPerChunk * kNeuronGroup];
-      size_t entries[kGroupsPerChunk * kNeuronGroup];
-      float ups[kGroupsPerChunk * kNeuronGroup];
-      size_t n = 0;
-      const uint32_t* group = group_begin_.data() + t * (groups + 1);
-      for (size_t k = list_begin_[t] + group[first]; k < list_begin_[t] + group[last]; ++k) {
-        if (marks_[neurons_[k]] != mark) continue;
-        up_rows[n] = records_[neurons_[k]] + layout_.up_offset;
-        entries[n++] = k;
-      }
-      if (n == 0) continue;
-      GatherDot(layout_.up, {up_rows, n}, layout_.d_model, x, ups, n);
-      for (size_t i = 0; i < n; ++i) {
-        // Written so that NaN passes.
-        const float up = activation_ == Activation::kDRelu && ups[i] < 0 ? 0.0f : ups[i];
-        coefficients_[entries[i]] = gates_[entries[i]] * up;
+// All marked rows of a group times all tokens; what a token does not use is dropped.
+void SparseFfn::MultiplyUps(const Rows& rows, const Wave& wave, const uint64_t* marks, uint32_t group) {
+  const std::byte* up_rows[kNeuronGroup];
+  uint8_t place[kNeuronGroup];
+  size_t n = 0;
+  ForBits(marks[group], [&](uint32_t i) {
+    place[i] = static_cast<uint8_t>(n);
+    up_rows[n++] = records_[group * kNeuronGroup + i] + layout_.up_offset;
+  });
+  float ups[kTokensTogether * kNeuronGroup];
+  for (size_t token = 0; token < rows.tokens; token += kTokensTogether) {
+    ActivationRows x = rows.x;
+    x.data = rows.x.Row(token);
+    x.tokens = std::min(kTokensTogether, rows.tokens - token);
+    GatherDot(layout_.up, {up_rows, n}, layout_.d_model, x, ups, n);
+    for (size_t t = 0; t < x.tokens; ++t) {
+      const Entries e = EntriesOf(wave, token + t, group);
+      for (size_t k = e.begin; k < e.end; ++k) {
+        const uint32_t i = neurons_[k] % kNeuronGroup;
+        if (marks[group] >> i & 1) coefficients_[k] = Coefficient(gates_[k], ups[t * n + place[i]]);
       }
     }
-  });
+  }
 }
 
 // y += the wave's groups, each summed on its own first. A chunk takes a range of columns and all tokens, so that a row
@@ -280,42 +344,77 @@ void SparseFfn::Accumulate(const Rows& rows, const Wave& wave) {
   const size_t unit = std::max<size_t>(32, Traits(layout_.down).block_elements);
   const size_t splits = std::min<size_t>(team_->threads() * (rows.tokens > 1 ? 2 : 1), std::max<size_t>(1, d / unit));
   const size_t width = RoundUp(CeilDiv(d, splits), unit);
-  const uint32_t groups = wave.group_end - wave.group_begin;
-  team_->ParallelFor(splits, [&](size_t chunk) {
-    const size_t begin = std::min(d, chunk * width);
-    const size_t end = std::min(d, begin + width);
-    if (begin == end) return;
-    // The lists in the order in which they are summed: by group, then by token; the next one's rows are fetched ahead.
-    const std::byte* down_rows[2][kNeuronGroup];
-    size_t counts[2];
-    const size_t lists = groups * rows.tokens;
-    const auto list_rows = [&](size_t list) {
-      const size_t t = list % rows.tokens;
-      const uint32_t* group = group_begin_.data() + t * (groups + 1) + list / rows.tokens;
-      const size_t first = list_begin_[t] + group[0];
-      counts[list % 2] = group[1] - group[0];
-      for (size_t k = 0; k < counts[list % 2]; ++k) {
-        down_rows[list % 2][k] = records_[neurons_[first + k]] + layout_.down_offset;
-      }
-      return coefficients_ + first;
-    };
-    const float* coefficients = list_rows(0);
-    for (size_t list = 0; list < lists; ++list) {
-      const size_t now = list % 2, count = counts[now];
-      const float* next = list + 1 < lists ? list_rows(list + 1) : nullptr;
-      const size_t ahead = next ? counts[1 - now] : 0;
-      if (count > 0) {
-        AccumulateGroup(layout_.down, {down_rows[now], count}, coefficients, begin, end,
-                        rows.y + list % rows.tokens * d, {down_rows[1 - now], ahead});
-      }
-      coefficients = next;
+  const int way = rows.tokens > 1 ? down_ways_.Choose(rows.tokens) : 0;
+  uint64_t nanos = 0;
+  {
+    const Stopwatch watch(nanos);
+    team_->ParallelFor(splits, [&](size_t chunk) {
+      const size_t begin = std::min(d, chunk * width);
+      const size_t end = std::min(d, begin + width);
+      if (begin == end) return;
+      way == 0 ? AccumulateByToken(rows, wave, begin, end) : AccumulateByGroup(rows, wave, begin, end);
+    });
+  }
+  down_ways_.Record(rows.tokens, way, list_begin_.back(), nanos);
+}
+
+// The lists in the order in which they are summed: by group, then by token; the next one's rows are fetched ahead.
+void SparseFfn::AccumulateByToken(const Rows& rows, const Wave& wave, size_t begin, size_t end) {
+  const size_t lists = (wave.group_end - wave.group_begin) * rows.tokens;
+  const std::byte* down_rows[2][kNeuronGroup];
+  size_t counts[2];
+  const auto list_rows = [&](size_t list) {
+    const Entries e =
+        EntriesOf(wave, list % rows.tokens, wave.group_begin + static_cast<uint32_t>(list / rows.tokens));
+    counts[list % 2] = e.end - e.begin;
+    for (size_t k = 0; k < counts[list % 2]; ++k) {
+      down_rows[list % 2][k] = records_[neurons_[e.begin + k]] + layout_.down_offset;
     }
-  });
+    return coefficients_ + e.begin;
+  };
+  const float* coefficients = list_rows(0);
+  for (size_t list = 0; list < lists; ++list) {
+    const size_t now = list % 2, count = counts[now];
+    const float* next = list + 1 < lists ? list_rows(list + 1) : nullptr;
+    const size_t ahead = next ? counts[1 - now] : 0;
+    if (count > 0) {
+      AccumulateGroup(layout_.down, {down_rows[now], count}, coefficients, begin, end,
+                      rows.y + list % rows.tokens * layout_.d_model, {down_rows[1 - now], ahead});
+    }
+    coefficients = next;
+  }
+}
+
+// Group by group for all tokens.
+void SparseFfn::AccumulateByGroup(const Rows& rows, const Wave& wave, size_t begin, size_t end) {
+  const std::byte* down_rows[2][kNeuronGroup];
+  const auto group_rows = [&](uint32_t group) {
+    const std::byte** out = down_rows[group % 2];
+    std::fill_n(out, kNeuronGroup, nullptr);
+    if (group == wave.group_end) return;
+    ForBits(union_[group], [&](uint32_t i) { out[i] = records_[group * kNeuronGroup + i] + layout_.down_offset; });
+  };
+  group_rows(wave.group_begin);
+  for (uint32_t group = wave.group_begin; group < wave.group_end; ++group) {
+    group_rows(group + 1);
+    for (size_t token = 0; token < rows.tokens; token += kTokensTogether) {
+      TokenList lists[kTokensTogether];
+      size_t n = 0;
+      for (size_t t = token; t < std::min(rows.tokens, token + kTokensTogether); ++t) {
+        const Entries e = EntriesOf(wave, t, group);
+        if (e.begin == e.end) continue;
+        lists[n++] = {{neurons_ + e.begin, e.end - e.begin}, coefficients_ + e.begin, rows.y + t * layout_.d_model};
+      }
+      AccumulateGroupForTokens(layout_.down, down_rows[group % 2], {lists, n}, begin, end, down_rows[1 - group % 2]);
+    }
+  }
 }
 
 // Keeps the records that are hotter than what lies in memory, and frees their place in the ring.
 void SparseFfn::AdmitAndRelease(const Wave& wave, uint32_t layer) {
-  const auto in_use = [&](NeuronId id) { return id.layer == layer && marks_[id.neuron]; };
+  const auto in_use = [&](NeuronId id) { 
+    return id.layer == layer && (union_[id.neuron / kNeuronGroup] >> id.neuron % kNeuronGroup & 1);
+  };
   for (size_t r = wave.read_begin; r < wave.read_end; ++r) {
     for (size_t m = reads_[r].first; m < reads_[r].first + reads_[r].count; ++m) {
       const uint32_t neuron = missing_[m].neuron;
@@ -339,10 +438,10 @@ Status SparseFfn::Run(const Rows& rows, bool all_neurons) {
   Status status;
   for (const Wave& wave : waves_) {
     ListWave(rows, wave, all_neurons);
-    ComputeCoefficients(rows, kResident);
+    ComputeCoefficients(rows, wave, resident_);
     status = WaitForReads(wave, rows.layer);
     if (!status.ok()) break;
-    ComputeCoefficients(rows, kLate);
+    ComputeCoefficients(rows, wave, late_);
     Accumulate(rows, wave);
     {
       const Stopwatch watch(statistics_.management_nanos);

@@ -6,6 +6,8 @@
 // while it runs.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -13,6 +15,7 @@
 
 #include "device/team.h"
 #include "ffn_ops/sparse_ffn.h"
+#include "hybrid/faster_way.h"
 #include "hybrid/residency.h"
 #include "mem/read_ring.h"
 #include "store/neuron_store.h"
@@ -32,7 +35,7 @@ struct SparseFfnStatistics {
 
 class SparseFfn {
  public:
-  static constexpr uint32_t kNeuronGroup = 64;
+  static constexpr uint32_t kNeuronGroup = kGroupRows;  // a word of marks
   // Tails this near to each other are read in one go: on NVMe a request costs about as much as reading 16 KiB more.
   static constexpr uint64_t kMaxGapBytes = 16 << 10;
 
@@ -59,16 +62,10 @@ class SparseFfn {
   const SparseFfnStatistics& statistics() const { return statistics_; }
 
  private:
-  // How a neuron of the union stands in this step.
-  static constexpr uint8_t kUnused = 0;
-  static constexpr uint8_t kResident = 1;
-  static constexpr uint8_t kLate = 2;
-
   // Consecutive groups that are computed together, and the reads of their missing records.
   struct Wave {
     uint32_t group_begin = 0, group_end = 0;
-    size_t union_begin = 0, union_end = 0;  // in union_
-    size_t read_begin = 0, read_end = 0;    // in reads_
+    size_t read_begin = 0, read_end = 0;  // in reads_
   };
   struct Missing {
     uint64_t offset = 0;  // of the tail in the store
@@ -80,12 +77,29 @@ class SparseFfn {
             uint32_t max_tokens, AlignedBuffer scratch);
   void FindUnion(const Rows& rows, bool all_neurons);
   void PlanWaves(size_t tokens, uint32_t layer);
+  uint64_t PlanGroup(uint32_t group, uint32_t layer, uint64_t half_ring, std::vector<MergedRead>& merged);
   void EnqueueReads();
   Status WaitForReads(const Wave& wave, uint32_t layer);
   void ListWave(const Rows& rows, const Wave& wave, bool all_neurons);
-  void ComputeCoefficients(const Rows& rows, uint8_t mark);
+  void ComputeCoefficients(const Rows& rows, const Wave& wave, const uint64_t* marks);
+  void GatherUps(const Rows& rows, const Wave& wave, const uint64_t* marks, uint32_t group);
+  void MultiplyUps(const Rows& rows, const Wave& wave, const uint64_t* marks, uint32_t group);
   void Accumulate(const Rows& rows, const Wave& wave);
+  void AccumulateByToken(const Rows& rows, const Wave& wave, size_t begin, size_t end);
+  void AccumulateByGroup(const Rows& rows, const Wave& wave, size_t begin, size_t end);
   void AdmitAndRelease(const Wave& wave, uint32_t layer);
+  void ForGroups(const Wave& wave, absl::FunctionRef<void(uint32_t group)> each);
+  // A token's entries of the lists that are in this group of the wave.
+  struct Entries {
+    size_t begin = 0, end = 0;
+  };
+  Entries EntriesOf(const Wave& wave, size_t token, uint32_t group) const {
+    const uint32_t* at = group_begin_.data() + token * (wave.group_end - wave.group_begin + 1);
+    return {list_begin_[token] + at[group - wave.group_begin], list_begin_[token] + at[group - wave.group_begin + 1]};
+  }
+  float Coefficient(float gate, float up) const {  // written so that NaN passes
+    return gate * (activation_ == Activation::kDRelu && up < 0 ? 0.0f : up);
+  }
 
   Team* const team_;
   const NeuronStore* const store_;
@@ -95,15 +109,17 @@ class SparseFfn {
   const RecordLayout& layout_;
   const uint32_t max_tokens_;
   const size_t list_capacity_;  // entries of the lists below, over all tokens of a wave
+  const uint32_t groups_;       // of a layer
 
   AlignedBuffer scratch_;
-  uint8_t* marks_;             // [ff]: kUnused, kResident or kLate
-  uint32_t* union_;            // [ff]: the marked neurons, ascending
+  uint64_t* active_;           // [max_tokens, groups]: a bit a neuron, set where the token uses it
+  uint64_t* union_;            // [groups]: those that any token uses
+  uint64_t* resident_;         // [groups]: of these those in memory when the layer began
+  uint64_t* late_;             // [groups]: and the others
   const std::byte** records_;  // [ff]: by neuron: its tail in memory, or null while missing
   uint32_t* neurons_;          // [list_capacity]: each token's neurons in the wave
   float* gates_;               // [list_capacity]
   float* coefficients_;        // [list_capacity]
-  size_t union_size_ = 0;
   std::vector<Wave> waves_;
   std::vector<Missing> missing_;
   std::vector<ByteRange> ranges_;
@@ -111,6 +127,8 @@ class SparseFfn {
   std::vector<ReadRing::Ticket> tickets_;  // of reads_[0 .. enqueued)
   std::vector<size_t> list_begin_;         // [tokens + 1] into the lists
   std::vector<uint32_t> group_begin_;      // [tokens, groups of the wave + 1] within the token's list
+  FasterWay up_ways_;    // of scattered rows for each token, and of the union's rows for all tokens
+  FasterWay down_ways_;  // of rows for each token, and of groups that are converted once
   SparseFfnStatistics statistics_;
 };
 

@@ -88,7 +88,8 @@ struct Transformer::Scratch {
   }
 };
 
-// A step's input to one or more products: float32 rows, and the quantised form made when the first product wants it.
+// A step's input to one or more products: float32 rows, and the quantised form, made with the norm that made the rows or
+// when the first product wants it.
 struct Transformer::Input {
   const float* x;
   size_t tokens;
@@ -162,17 +163,18 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
   PrepareRope(rows);
   FindRuns(rows);
   const std::span<const LayerWeights> layers = weights_.layers();
-  team_.ParallelFor(tokens, [&](size_t t) { Norm(layers[0].attention_norm, s_->x + t * d, s_->h + t * d); });
+  team_.ParallelFor(tokens, [&](size_t t) { NormInput(layers[0].attention_norm, layers[0].q, t); });
   for (uint32_t l = 0; l < spec_.layers; ++l) {
     const LayerWeights& w = layers[l];
     if (parts_.promoter) EM_RETURN_IF_ERROR(parts_.promoter->Pump());
     EM_RETURN_IF_ERROR(Attention(rows, l));
+    const DenseMatrix& first_of_ffn = spec_.gated ? w.gate : w.up;
     team_.ParallelFor(tokens, [&](size_t t) {
-      float *x = s_->x + t * d, *h = s_->h + t * d, *y = s_->attention + t * d;
+      float *x = s_->x + t * d, *y = s_->attention + t * d;
       Norm(w.post_attention_norm, y, y);
-      if (spec_.parallel_ffn) Norm(w.ffn_norm, x, h);  // both blocks read the layer's input
+      if (spec_.parallel_ffn) NormInput(w.ffn_norm, first_of_ffn, t);  // both blocks read the layer's input
       Add(x, y, d);
-      if (!spec_.parallel_ffn) Norm(w.ffn_norm, x, h);
+      if (!spec_.parallel_ffn) NormInput(w.ffn_norm, first_of_ffn, t);
     });
     EM_RETURN_IF_ERROR(FeedForward(tokens, l));
     team_.ParallelFor(tokens, [&](size_t t) {
@@ -180,7 +182,7 @@ StatusOr<std::span<const float>> Transformer::Step(std::span<const StepRow> rows
       if (w.down_bias) Add(y, w.down_bias, d);
       Norm(w.post_ffn_norm, y, y);
       Add(x, y, d);
-      if (l + 1 < spec_.layers) Norm(layers[l + 1].attention_norm, x, s_->h + t * d);
+      if (l + 1 < spec_.layers) NormInput(layers[l + 1].attention_norm, layers[l + 1].q, t);
     });
   }
 
@@ -247,7 +249,7 @@ Status Transformer::Attention(std::span<const StepRow> rows, uint32_t layer) {
   const LayerWeights& w = weights_.layers()[layer];
   const size_t tokens = rows.size();
   const size_t hd = spec_.head_dim;
-  Input input{s_->h, tokens, spec_.d_model};
+  Input input = NormedInput(w.q, tokens);
   EM_RETURN_IF_ERROR(MatMul({{w.q, s_->q, w.q_bias}, {w.k, s_->k, w.k_bias}, {w.v, s_->v, w.v_bias}}, input));
 
   const bool local = spec_.layer[layer].local;
@@ -303,7 +305,7 @@ void Transformer::AttendAll(std::span<const StepRow> rows, uint32_t layer) {
 // ffn = down . (act(gate . h) * (up . h))
 Status Transformer::FeedForward(size_t tokens, uint32_t layer) {
   const LayerWeights& w = weights_.layers()[layer];
-  Input input{s_->h, tokens, spec_.d_model};
+  Input input = NormedInput(spec_.gated ? w.gate : w.up, tokens);
   EM_RETURN_IF_ERROR(Hidden(tokens, layer, input));
   if (parts_.sparse_ffn) {
     SparseFfn::Rows rows{layer, tokens, {}, s_->gate, s_->ffn};
@@ -442,6 +444,20 @@ Status Transformer::MatMul(std::initializer_list<Product> products, Input& input
     }));
   }
   return absl::OkStatus();
+}
+
+// What NormInput has made of `tokens` rows.
+Transformer::Input Transformer::NormedInput(const DenseMatrix& first, size_t tokens) const {
+  return {s_->h, tokens, spec_.d_model, FormatFor(first.rows.dtype) == ActivationFormat::kQ16};
+}
+
+// h [t] = norm(x [t]), and its quantised form where the product with `first` wants that: both while the row is in L1.
+void Transformer::NormInput(const NormWeights& norm, const DenseMatrix& first, size_t t) const {
+  const size_t d = spec_.d_model;
+  Norm(norm, s_->x + t * d, s_->h + t * d);
+  const ActivationFormat format = FormatFor(first.rows.dtype);
+  if (format == ActivationFormat::kF32) return;
+  PrepareActivations(format, s_->h + t * d, d, s_->quantised + t * s_->quantised_stride);
 }
 
 void Transformer::Norm(const NormWeights& norm, const float* x, float* out) const {

@@ -82,6 +82,8 @@ class Transformer {
   size_t RowsPerChunk(size_t rows) const;
   ActivationRows Prepared(Input& input, ActivationFormat format);
   void Norm(const NormWeights& norm, const float* x, float* out) const;
+  Input NormedInput(const DenseMatrix& first, size_t tokens) const;
+  void NormInput(const NormWeights& norm, const DenseMatrix& first, size_t t) const;
 
   const Parts parts_;
   const ModelSpec& spec_;

@@ -213,25 +213,27 @@ Status Weights::ReadRow(const MatrixRef& matrix, uint64_t row, float* out) const
 }
 
 uint64_t Weights::ReadOnce(Team& team) const {
-  constexpr size_t kChunkBytes = 256 << 10;
-  constexpr size_t kAhead = 4096;  // beyond a chunk, too: the next one follows
+  // In several streams at once, as the kernels read: one stream of a core does not fill the memory bus.
+  constexpr size_t kChunkBytes = 256 << 10, kStreams = 4, kStreamBytes = kChunkBytes / kStreams;
+  constexpr size_t kStep = 64, kAhead = 2048;  // beyond a chunk, too: the next one follows
   std::atomic<uint64_t> sink{0};
   for (const std::span<const std::byte> memory : {matrices_.span(), gates_.span()}) {
-    team.ParallelFor(CeilDiv(memory.size(), kChunkBytes), [&](size_t chunk) {
-      const std::span<const std::byte> part =
-          memory.subspan(chunk * kChunkBytes, std::min(kChunkBytes, memory.size() - chunk * kChunkBytes));
-      uint64_t sums[16] = {};
-      for (size_t i = 0; i + sizeof(sums) <= part.size(); i += sizeof(sums)) {
-        __builtin_prefetch(part.data() + i + kAhead);
-        __builtin_prefetch(part.data() + i + kAhead + 64);
-        uint64_t words[16];
-        std::memcpy(words, part.data() + i, sizeof(words));
-        for (size_t j = 0; j < 16; ++j) sums[j] ^= words[j];
+    team.ParallelFor(memory.size() / kChunkBytes, [&](size_t chunk) {
+      const std::byte* part = memory.data() + chunk * kChunkBytes;
+      uint64_t sums[kStep / sizeof(uint64_t)] = {};
+      for (size_t i = 0; i < kStreamBytes; i += kStep) {
+        for (size_t stream = 0; stream < kStreams; ++stream) {
+          const std::byte* from = part + stream * kStreamBytes + i;
+          __builtin_prefetch(from + kAhead);
+          uint64_t words[std::size(sums)];
+          std::memcpy(words, from, sizeof(words));
+          for (size_t j = 0; j < std::size(sums); ++j) sums[j] ^= words[j];
+        }
       }
       for (const uint64_t sum : sums) sink.fetch_xor(sum, std::memory_order_relaxed);
     });
   }
-  return matrices_.size() + gates_.size();
+  return (matrices_.size() / kChunkBytes + gates_.size() / kChunkBytes) * kChunkBytes;
 }
 
 }  // namespace elasticmem

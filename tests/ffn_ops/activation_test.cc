@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -78,21 +79,34 @@ TEST(ApplyActivation, KeepsNaN) {
   });
 }
 
-TEST(CompactNonZero, ListsActiveNeuronsInOrder) {
+TEST(CompactNonZero, ListsAndMarksActiveNeuronsInOrder) {
   ForEachTarget([] {
-    for (size_t n = 0; n < 70; ++n) {
+    for (size_t n = 0; n < 150; ++n) {
       std::vector<float> gate = NormalFloats(n, 1);
       std::vector<uint32_t> expected;
+      std::vector<uint64_t> expected_marks((n + 63) / 64), marks(expected_marks.size(), ~uint64_t{0});
       for (size_t i = 0; i < n; ++i) {
         if (i % 3 == 0) gate[i] = 0.f;
         if (i % 7 == 1) gate[i] = -0.f;
         if (i % 11 == 5) gate[i] = kNaN;
         if (i % 13 == 2) gate[i] = 1e-44f;
-        if (gate[i] != 0.f) expected.push_back(static_cast<uint32_t>(i));
+        if (gate[i] == 0.f) continue;
+        expected.push_back(1000 + static_cast<uint32_t>(i));
+        expected_marks[i / 64] |= uint64_t{1} << i % 64;
       }
-      std::vector<uint32_t> indices(n);
-      indices.resize(CompactNonZero(gate, indices.data()));
+      // Room for no more than the list: what follows is not touched.
+      std::vector<uint32_t> indices(expected.size() + 1, 7);
+      std::vector<float> values(expected.size() + 1, 7.f);
+      ASSERT_EQ(CompactNonZero(gate, 1000, indices.data(), values.data()), expected.size()) << n;
+      EXPECT_EQ(indices.back(), 7u);
+      EXPECT_EQ(values.back(), 7.f);
+      indices.pop_back();
       ASSERT_EQ(indices, expected) << n;
+      for (size_t k = 0; k < expected.size(); ++k) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(values[k]), std::bit_cast<uint32_t>(gate[expected[k] - 1000])) << n;
+      }
+      MarkNonZero(gate, marks.data());
+      ASSERT_EQ(marks, expected_marks) << n;
     }
   });
 }

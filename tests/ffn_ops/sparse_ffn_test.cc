@@ -115,6 +115,39 @@ TEST_P(SparseFfnTest, AccumulateGroupAddsWhatAccumulateRowsSumsFromZero) {
   });
 }
 
+// Three tokens that share a group: all of it, some of it, one row that only it uses.
+TEST_P(SparseFfnTest, AccumulateGroupForTokensHasTheBitsOfAccumulateGroup) {
+  ForEachTarget([&] {
+    const bool super = Traits(GetParam()).block_elements == 256;
+    const size_t cols = super ? 1024 : 1120;
+    const RandomRows w(GetParam(), kGroupRows, cols, 16);
+    std::vector<std::vector<uint32_t>> neurons(3);
+    for (uint32_t n = 128; n < 192; ++n) {
+      if (n != 150) neurons[0].push_back(n);
+      if (n % 7 == 1 && n != 150) neurons[1].push_back(n);
+    }
+    neurons[2] = {150};
+    std::vector<const std::byte*> rows = w.Pointers(), nothing(kGroupRows, nullptr);
+    const std::vector<float> c = NormalFloats(kGroupRows, 17), start = NormalFloats(3 * cols, 18);
+    std::vector<float> expected = start, actual = start;
+    std::vector<TokenList> lists;
+    for (size_t t = 0; t < 3; ++t) {
+      std::vector<const std::byte*> own;
+      for (const uint32_t n : neurons[t]) own.push_back(w.Row(n % kGroupRows));
+      AccumulateGroup(GetParam(), own, c.data() + t, 0, cols, expected.data() + t * cols);
+      lists.push_back({neurons[t], c.data() + t, actual.data() + t * cols});
+    }
+    const std::byte* alone[kGroupRows] = {};
+    alone[150 % kGroupRows] = rows[150 % kGroupRows];
+    rows[150 % kGroupRows] = nullptr;
+    for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 256}, {512, cols}, {256, 512}}) {
+      AccumulateGroupForTokens(GetParam(), rows.data(), std::span(lists).first(2), begin, end, alone);
+      AccumulateGroupForTokens(GetParam(), alone, std::span(lists).last(1), begin, end, nothing.data());
+    }
+    ASSERT_EQ(actual, expected);
+  });
+}
+
 TEST_P(SparseFfnTest, AccumulateRowsTouchesOnlyItsColumns) {
   ForEachTarget([&] {
     const RandomRows w(GetParam(), 5, 768, 9);
