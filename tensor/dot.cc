@@ -31,7 +31,12 @@ void Dots(std::span<const std::byte* const> rows, size_t cols, const ActivationR
 #if EM_VNNI
     if (Int8UnitsHere() != Int8Units::kNone) return Int8DotRows<kType>(rows, cols, x, out, out_stride, ahead);
 #endif
-    QuantDotRows<kType>(rows, cols, x, out, out_stride, ahead);
+    auto dot_rows = QuantDotRows<kType, Int8Units::kNone>;
+#if EM_ARM_INT8
+    if (Int8UnitsHere() == Int8Units::kDot) dot_rows = QuantDotRows<kType, Int8Units::kDot>;
+    if (Int8UnitsHere() == Int8Units::kMatrix) dot_rows = QuantDotRows<kType, Int8Units::kMatrix>;
+#endif
+    dot_rows(rows, cols, x, out, out_stride, ahead);
   }
 }
 
@@ -73,8 +78,12 @@ bool TakesTiles() { return EM_VNNI && Int8UnitsHere() != Int8Units::kNone; }
 
 const char* TargetName() {
 #if EM_VNNI
-  if (Int8UnitsHere() == Int8Units::kAmx) return "AVX3+AMX";
-  if (Int8UnitsHere() == Int8Units::kVnni) return "AVX3+VNNI";
+  if (Int8UnitsHere() == Int8Units::kMatrix) return "AVX3+AMX";
+  if (Int8UnitsHere() == Int8Units::kDot) return "AVX3+VNNI";
+#endif
+#if EM_SIMD && EM_ARM_INT8
+  if (Int8UnitsHere() == Int8Units::kMatrix) return "NEON+i8mm";
+  if (Int8UnitsHere() == Int8Units::kDot) return "NEON+dotprod";
 #endif
   return hwy::TargetName(HWY_TARGET);
 }

@@ -33,7 +33,7 @@ void DotInterleavedRows(DType dtype, const std::byte* tiles, size_t rows, size_t
 void DotRowsReference(DType dtype, std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x,
                       float* out, size_t out_stride);
 
-// The name of the instruction set that the kernels run with here: "AVX2", "AVX3", "AVX3+VNNI", "AVX3+AMX", ...
+// The name of the instruction set that the kernels run with here: "AVX2", "AVX3", "AVX3+VNNI", "AVX3+AMX", "NEON+i8mm", ...
 const char* SimdTargetName();
 
 }  // namespace elasticmem

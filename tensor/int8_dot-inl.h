@@ -511,7 +511,7 @@ template <DType kType, class TileAt>
 HWY_INLINE void Int8Tiles(size_t count, size_t cols, const ActivationRows& x, float* out, size_t out_stride,
                           TileAt&& tile) {
   using Tile = decltype(tile(0));
-  const bool amx = x.tokens > kFewInt8Tokens && Int8UnitsHere() == Int8Units::kAmx;
+  const bool amx = x.tokens > kFewInt8Tokens && Int8UnitsHere() == Int8Units::kMatrix;
   if (amx) ShapeTiles<kType>(x.tokens % 16);
   for (size_t token = 0; token < x.tokens; token += kInt8Tokens) {
     const size_t tokens = std::min(kInt8Tokens, x.tokens - token);

@@ -4,6 +4,7 @@
 //   acc[b mod kLanes] = fma(isum, scale_bh * x_scale_b, acc[..]), then the minimum's term likewise
 // and the accumulators are added by halving. One token: lanes are the blocks of one row. Many tokens: lanes are rows,
 // the weights are unpacked once and interleaved, and accumulators for all tokens lie in memory. Both do the same sums.
+// kUnits is what makes the integer sums: where ARM has instructions for that, they are the same integers.
 #if defined(ELASTICMEM_TENSOR_QUANT_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
 #undef ELASTICMEM_TENSOR_QUANT_DOT_INL_H_
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <span>
 
+#include "tensor/int8_units.h"
 #include "tensor/quantize.h"
 #include "tensor/quants-inl.h"
 
@@ -44,6 +46,25 @@ HWY_INLINE VI32 AddQuads(const VI32* p) {
   const VI32 b = add(hn::InterleaveLower(d, p[2], p[3]), hn::InterleaveUpper(d, p[2], p[3]));
   return add(Interleave64(false, a, b), Interleave64(true, a, b));
 }
+
+#undef EM_ARM_INT8
+#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+#define EM_ARM_INT8 1
+// Highway 1.0.3 has no target with these instructions, and functions of such a target could not be inlined: so, words.
+// sum + lane i: a . x over the 4 bytes of lane i.
+HWY_INLINE VI32 AddDots(VI32 sum, VI8 a, VI8 x) {
+  asm(".arch armv8.2-a+crypto+dotprod+i8mm\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(a.raw), "w"(x.raw));
+  return sum;
+}
+// sum + lane 2 i + j: half i of a . half j of x.
+HWY_INLINE VI32 AddHalfDots(VI32 sum, VI8 a, VI8 x) {
+  asm(".arch armv8.2-a+crypto+dotprod+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(a.raw), "w"(x.raw));
+  return sum;
+}
+#else
+#define EM_ARM_INT8 0
+#endif
+HWY_INLINE VI32 JoinSums(VI32 high, VI32 low) { return hn::Add(hn::Mul(high, hn::Set(DI32(), kQ16Step)), low); }
 
 // How many products of pairs an int16 has room for: each is at most 2 * 127 * kMaxU.
 template <DType kType>
@@ -91,8 +112,22 @@ HWY_INLINE VI16 PairDots(VU8 u, const int8_t* q) {
 
 // Part `part` of the blocks b .. b + 3, of which n exist, with the activations of blocks j .. j + 3 of a group: lane i
 // of each 128-bit part is the sum over that part of block i.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE VI32 FourBlocks(const uint8_t* row, size_t b, size_t n, size_t part, const Q16Group& x, size_t j) {
+#if EM_ARM_INT8
+  if constexpr (kUnits != Int8Units::kNone) {
+    VI32 sums[4];
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < 4; ++i) {
+      sums[i] = hn::Zero(DI32());
+      if (i >= n) continue;
+      const VI8 u = hn::BitCast(DI8(), Quants<kType>(row, b + i, part));
+      const VI32 high = AddDots(sums[i], u, hn::LoadU(DI8(), x.high[j + i] + part * kVectorBytes));
+      sums[i] = JoinSums(high, AddDots(sums[i], u, hn::LoadU(DI8(), x.low[j + i] + part * kVectorBytes)));
+    }
+    return AddQuads<false>(sums);
+  }
+#endif
   constexpr bool kAs16 = kRoom16<kType> >= 4;
   VI32 p[4], low[4];
   HWY_UNROLL(4)
@@ -117,18 +152,18 @@ HWY_INLINE VI32 FourBlocks(const uint8_t* row, size_t b, size_t n, size_t part, 
 }
 
 // acc + the terms of the blocks b .. b + n - 1 of one row; b is a multiple of kLanes.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE VF AddBlocks(const uint8_t* row, size_t b, size_t n, const Q16Group& x, VF acc) {
   const DI32 d;
   const size_t first = b % 8;
   VI32 halves[2];  // lane i: the sum over half 0, half 1 of block i
   if constexpr (kParts == 1) {
-    const VI32 low = FourBlocks<kType>(row, b, n, 0, x, 0);
-    const VI32 high = FourBlocks<kType>(row, b + 4, n > 4 ? n - 4 : 0, 0, x, 4);
+    const VI32 low = FourBlocks<kType, kUnits>(row, b, n, 0, x, 0);
+    const VI32 high = FourBlocks<kType, kUnits>(row, b + 4, n > 4 ? n - 4 : 0, 0, x, 4);
     halves[0] = hn::ConcatLowerLower(d, high, low);
     halves[1] = hn::ConcatUpperUpper(d, high, low);
   } else {
-    for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType>(row, b, n, part, x, first);
+    for (size_t part = 0; part < 2; ++part) halves[part] = FourBlocks<kType, kUnits>(row, b, n, part, x, first);
   }
   if constexpr (!Format<kType>::kHalves) halves[0] = hn::Add(halves[0], halves[1]);
   const DF df;
@@ -143,17 +178,17 @@ template <DType kType>
 constexpr size_t kGroupBytes = Format<kType>::kBlockBytes* kLanes / (Format<kType>::kSuper ? 8 : 1);
 
 // One dot. `next` is a row whose bytes will be wanted soon.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE float QuantDot(const uint8_t* row, size_t blocks, const Q16Group* x, const uint8_t* next) {
   VF acc = hn::Zero(DF());
   size_t b = 0;
   for (; b + kLanes <= blocks; b += kLanes) {
     PrefetchBytes(next, kGroupBytes<kType>);
     next += kGroupBytes<kType>;
-    acc = AddBlocks<kType>(row, b, kLanes, x[b / 8], acc);
+    acc = AddBlocks<kType, kUnits>(row, b, kLanes, x[b / 8], acc);
   }
   if constexpr (!Format<kType>::kSuper) {
-    if (b < blocks) acc = AddBlocks<kType>(row, b, blocks - b, x[b / 8], acc);
+    if (b < blocks) acc = AddBlocks<kType, kUnits>(row, b, blocks - b, x[b / 8], acc);
   }
   return SumLanes(DF(), acc);
 }
@@ -225,10 +260,54 @@ HWY_INLINE Scales LoadPanelScales(const PanelScales& s, size_t i) {
   return w;
 }
 
+// What PanelDot reads of a panel: its vectors, or with kMatrix 8 columns of rows 0 and 1, then of rows 2 and 3, and so
+// on.
+template <Int8Units kUnits>
+HWY_INLINE void LoadPanel(const uint8_t* q, VU8* w) {
+  HWY_UNROLL(8)
+  for (size_t c = 0; c < 8; ++c) w[c] = hn::Load(DU8(), q + c * kVectorBytes);
+  if constexpr (kUnits != Int8Units::kMatrix) return;
+  HWY_UNROLL(4)
+  for (size_t c = 0; c < 8; c += 2) {
+    const VI32 a = hn::BitCast(DI32(), w[c]), b = hn::BitCast(DI32(), w[c + 1]);
+    w[c] = hn::BitCast(DU8(), hn::InterleaveLower(DI32(), a, b));
+    w[c + 1] = hn::BitCast(DU8(), hn::InterleaveUpper(DI32(), a, b));
+  }
+}
+
 // sums[h]: the integer sum of part h of one block without the offset; lane r is row r.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE void PanelDot(const VU8* w, const int8_t* high, const int8_t* low, VI32* sums) {
   using F = Format<kType>;
+#if EM_ARM_INT8
+  if constexpr (kUnits != Int8Units::kNone) {
+    const DI8 d8;
+    const hn::Half<DI8> half;
+    constexpr size_t kWords = 8 / kScalesPerBlock<kType>;
+    HWY_UNROLL(2)
+    for (size_t h = 0; h < kScalesPerBlock<kType>; ++h) {
+      VI32 first = hn::Zero(DI32()), second = first;  // high and low, or both of rows 0 and 1, then of rows 2 and 3
+      HWY_UNROLL(8)
+      for (size_t c = h * kWords; c < (h + 1) * kWords; c += kUnits == Int8Units::kMatrix ? 2 : 1) {
+        if constexpr (kUnits == Int8Units::kMatrix) {
+          const VI8 x = hn::Combine(d8, hn::LoadU(half, low + 4 * c), hn::LoadU(half, high + 4 * c));
+          first = AddHalfDots(first, hn::BitCast(d8, w[c]), x);
+          second = AddHalfDots(second, hn::BitCast(d8, w[c + 1]), x);
+        } else {
+          const auto words = [&](const int8_t* x)
+                                 HWY_ATTR { return hn::BitCast(d8, hn::Set(DI32(), LoadAs<int32_t>(x + 4 * c))); };
+          first = AddDots(first, hn::BitCast(d8, w[c]), words(high));
+          second = AddDots(second, hn::BitCast(d8, w[c]), words(low));
+        }
+      }
+      const DI32 d;
+      sums[h] = kUnits == Int8Units::kMatrix
+                    ? JoinSums(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first))
+                    : JoinSums(first, second);
+    }
+    return;
+  }
+#endif
   constexpr size_t kRoom = kRoom16<kType>;
   constexpr size_t kChunk = kRoom >= 8 && !F::kHalves ? 8 : kRoom >= 4 ? 4 : kRoom >= 2 ? 2 : 1;
   constexpr size_t kPerScale = 8 / kScalesPerBlock<kType>;
@@ -253,18 +332,17 @@ HWY_INLINE void PanelDot(const VU8* w, const int8_t* high, const int8_t* low, VI
 constexpr size_t kTokensAtOnce = 32;  // their accumulators and one block of each fit in half of a 32 KiB L1
 
 // One interleaved block times every token.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, const ActivationRows& x, size_t token,
                          size_t tokens, float* acc) {
   const DF df;
   VU8 w[8];
-  HWY_UNROLL(8)
-  for (size_t c = 0; c < 8; ++c) w[c] = hn::Load(DU8(), panel.q + c * kVectorBytes);
+  LoadPanel<kUnits>(panel.q, w);
   const size_t j = b % 8;
   for (size_t t = 0; t < tokens; ++t, acc += kLanes * kLanes) {
     const Q16Group& g = reinterpret_cast<const Q16Group*>(x.Row(token + t))[b / 8];
     VI32 sums[2];
-    PanelDot<kType>(w, g.high[j], g.low[j], sums);
+    PanelDot<kType, kUnits>(w, g.high[j], g.low[j], sums);
     const XScales xs = {hn::Set(df, g.scale[j]),
                         {hn::Set(df, Format<kType>::kHalves ? g.sums[0][j] : g.sum[j]), hn::Set(df, g.sums[1][j])}};
     float* lane_acc = acc + b % kLanes * kLanes;
@@ -273,7 +351,7 @@ HWY_INLINE void AddPanel(const Panel<kType>& panel, const Scales& s, size_t b, c
 }
 
 // Up to kLanes rows times up to kTokensAtOnce tokens. The same places of the `next` kLanes rows are fetched meanwhile.
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_INLINE void QuantTile(const uint8_t* const* rows, const uint8_t* const* next, size_t count, size_t blocks,
                           const ActivationRows& x, size_t token, size_t tokens, float* out, size_t out_stride) {
   const DF df;
@@ -289,7 +367,7 @@ HWY_INLINE void QuantTile(const uint8_t* const* rows, const uint8_t* const* next
       FillPanelScales<kType>(panel_rows, kLanes, b, std::min(kLanes, blocks - b), &scales);
     }
     FillPanel<kType>(panel_rows, b, &panel);
-    AddPanel<kType>(panel, LoadPanelScales<kType>(scales, b % kLanes), b, x, token, tokens, acc);
+    AddPanel<kType, kUnits>(panel, LoadPanelScales<kType>(scales, b % kLanes), b, x, token, tokens, acc);
   }
   for (size_t t = 0; t < tokens; ++t) {
     alignas(32) float sums[kLanes];
@@ -298,7 +376,7 @@ HWY_INLINE void QuantTile(const uint8_t* const* rows, const uint8_t* const* next
   }
 }
 
-template <DType kType>
+template <DType kType, Int8Units kUnits>
 HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t cols, const ActivationRows& x, float* out,
                                size_t out_stride, std::span<const std::byte* const> ahead) {
   const size_t blocks = cols / 32;
@@ -314,7 +392,7 @@ HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t co
     for (size_t k = 0; k < rows.size(); ++k) {
       const uint8_t* next = row_after(k + distance);
       for (size_t t = 0; t < x.tokens; ++t) {
-        out[t * out_stride + k] = QuantDot<kType>(row[k], blocks, reinterpret_cast<const Q16Group*>(x.Row(t)), next);
+        out[t * out_stride + k] = QuantDot<kType, kUnits>(row[k], blocks, reinterpret_cast<const Q16Group*>(x.Row(t)), next);
       }
     }
     return;
@@ -324,7 +402,7 @@ HWY_NOINLINE void QuantDotRows(std::span<const std::byte* const> rows, size_t co
     for (size_t k = 0; k < rows.size(); k += kLanes) {
       const uint8_t* next[kLanes];
       for (size_t r = 0; r < kLanes; ++r) next[r] = row_after(k + kLanes + r);
-      QuantTile<kType>(row + k, next, std::min(kLanes, rows.size() - k), blocks, x, token, tokens, out + k, out_stride);
+      QuantTile<kType, kUnits>(row + k, next, std::min(kLanes, rows.size() - k), blocks, x, token, tokens, out + k, out_stride);
     }
   }
 }

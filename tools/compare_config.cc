@@ -6,8 +6,8 @@
 #include <concepts>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
+#include "device/cores.h"
 #include "tools/session.h"
 #include "tools/toml_file.h"
 
@@ -149,7 +149,7 @@ StatusOr<CompareConfig> ReadCompareConfig(const std::string& path) {
     return (fs::path(path).parent_path() / name).lexically_normal().string();
   };
   CompareConfig config;
-  config.threads = std::max(1u, std::thread::hardware_concurrency());
+  config.threads = static_cast<uint32_t>(ClassifyCores(UsableCores()).fast);
   TableReader reader(path, table);
   std::string prompt_file;
   std::vector<std::string> limits;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "device/cores.h"
 #include "runtime/model/model_hash.h"
 #include "tools/session.h"
 
@@ -164,6 +165,12 @@ std::string BudgetTable(const Settings& settings, const Model& model) {
   return FormatTable(rows);
 }
 
+std::string ThreadsText(int threads, const Cores& cores) {
+  if (cores.slow == 0) return fmt::format("{} of {} cores compute", threads, cores.fast);
+  return fmt::format("{} threads compute, on {} fast and {} slow cores{}", threads, cores.fast, cores.slow,
+                     threads > cores.fast ? ": the slow ones will have the fast ones wait" : "");
+}
+
 }  // namespace
 
 Status InspectCommand(const Settings& settings) {
@@ -215,10 +222,13 @@ Status PlanCommand(const Settings& settings) {
   options.sequences = clients;
   EM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::Plan(*model, options));
   EM_ASSIGN_OR_RETURN(const MemoryPlan smallest, Engine::Plan(*model, options, /*smallest=*/true));
+  const Cores cores = ClassifyCores(UsableCores());
   if (settings.json) {
     Json json = PlanJson(plan);
     json["budget_bytes"] = options.budget_bytes;
     json["smallest_bytes"] = smallest.TotalBytes();
+    json["threads"] = options.threads;
+    json["cores"] = {{"fast", cores.fast}, {"slow", cores.slow}};
     if (options.host_budget_bytes > 0) {
       json["host"] = {{"budget_bytes", options.host_budget_bytes},
                       {"total_bytes", plan.HostBytes()},
@@ -228,7 +238,8 @@ Status PlanCommand(const Settings& settings) {
     }
     std::printf("%s\n", Print(json).c_str());
   } else {
-    std::printf("%s", PlanText(model->spec(), plan, smallest, clients, context).c_str());
+    std::printf("%s\n  %s\n", PlanText(model->spec(), plan, smallest, clients, context).c_str(),
+                ThreadsText(options.threads, cores).c_str());
   }
   return absl::OkStatus();
 }

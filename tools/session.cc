@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "base/units.h"
+#include "device/cores.h"
 #include "runtime/engine/system_memory.h"
 
 namespace elasticmem {
@@ -107,7 +107,7 @@ Status ChoosePolicy(const Settings& settings, EngineOptions& options) {
 
 int ThreadCount(const Settings& settings) {
   if (settings.threads > 0) return static_cast<int>(std::min<uint32_t>(settings.threads, 1024));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return ClassifyCores(UsableCores()).fast;
 }
 
 std::string CacheDir() {

@@ -79,7 +79,7 @@ const std::vector<Option>& Options() {
        kSized & ~kGrowth, &S::slots, "Compute"},
       {"--kv-share", "X", "static policy: this share of the pool for KV instead, 0 to 1", kSized & ~kGrowth, &S::kv_share,
        "Compute"},
-      {"-t,--threads", "N", "cores to use; default: all", kSized, &S::threads, "Compute"},
+      {"-t,--threads", "N", "cores to use; default: all, or where some are much slower than others the fast ones", kSized, &S::threads, "Compute"},
 
       {"--prompt", "N,N,..", "prefill: prompts of so many tokens; 0: none; default: 128. Its bound is the speed of a product "
        "whose weights stay in the cache", kBench, &S::bench_prompts, "Measuring"},

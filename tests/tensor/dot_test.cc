@@ -41,6 +41,26 @@ class DotTest : public testing::TestWithParam<DType> {
 };
 INSTANTIATE_TEST_SUITE_P(AllTypes, DotTest, testing::ValuesIn(AllTypes()), TypeName);
 
+#if HWY_ARCH_ARM_A64
+// ARM's instructions for int8 products make the integers of the sums, and nothing else.
+TEST_P(DotTest, HasTheSameBitsWithAndWithoutInt8Instructions) {
+  if (Int8UnitsHere() == Int8Units::kNone) GTEST_SKIP() << "this CPU has none";
+  for (const size_t cols : Columns()) {
+    const RandomRows w(GetParam(), 13, cols, 21);
+    for (const size_t tokens : {1, 4, 37}) {
+      const PreparedRows x(FormatFor(GetParam()), tokens, cols, 22);
+      LimitInt8UnitsForTest(Int8Units::kNone);
+      const std::vector<float> without = Dots(w, x.view);
+      for (const Int8Units units : {Int8Units::kDot, Int8Units::kMatrix}) {
+        LimitInt8UnitsForTest(units);
+        const std::vector<float> with = Dots(w, x.view);
+        for (size_t i = 0; i < with.size(); ++i) ASSERT_TRUE(SameBits(with[i], without[i])) << cols << " " << tokens;
+      }
+    }
+  }
+}
+#endif
+
 // The sums are chains of roundings of relative size e = 2^-24 (2e where there is no fma), at least 4 lanes wide, and a
 // block of 32 counts as one term (its sum of integers is exact). A chain of n roundings over terms that add up to S in
 // magnitude errs by at most n * e * S. Float types: n = K/4 + 8, S = sum |w x|, bounded by max|w| * |x|_1. Quantised:

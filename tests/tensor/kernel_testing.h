@@ -29,14 +29,14 @@ void ForEachTarget(const Body& body) {
     hwy::GetChosenTarget().Update(target);
     LimitInt8UnitsForTest(Int8Units::kNone);
     body();
-    LimitInt8UnitsForTest(Int8Units::kAmx);
-    if (target == HWY_AVX3) {
-      for (const Int8Units units : {Int8Units::kVnni, Int8Units::kAmx}) {
+    LimitInt8UnitsForTest(Int8Units::kMatrix);
+    if (target == HWY_AVX3 || target == HWY_NEON) {
+      for (const Int8Units units : {Int8Units::kDot, Int8Units::kMatrix}) {
         if (Int8UnitsHere() < units) continue;
-        SCOPED_TRACE(units == Int8Units::kVnni ? "VNNI" : "AMX");
+        SCOPED_TRACE(units == Int8Units::kDot ? "with int8 dots" : "with int8 matrix products");
         LimitInt8UnitsForTest(units);
         body();
-        LimitInt8UnitsForTest(Int8Units::kAmx);
+        LimitInt8UnitsForTest(Int8Units::kMatrix);
       }
     }
     hwy::SetSupportedTargetsForTest(0);

@@ -288,10 +288,12 @@ TEST_F(Output, PlanAddsUpAndNamesTheSmallest) {
   const Outcome text = Tales("plan", {"--memory", "75%", "-c", "256"});
   ExpectDone(text);
   EXPECT_THAT(text.out, HasSubstr("smallest budget that works"));
+  EXPECT_THAT(text.out, ::testing::ContainsRegex("(cores|threads) compute"));
   const json plan = Tales("plan", {"--memory", "75%", "-c", "256", "--clients", "2", "--json"}).Json();
   uint64_t sum = 0;
   for (const json& need : plan["needs"]) sum += need["bytes"].get<uint64_t>();
   EXPECT_EQ(sum, plan["total_bytes"]);
+  EXPECT_EQ(plan["threads"], plan["cores"]["fast"]);
   EXPECT_LE(sum, plan["budget_bytes"].get<uint64_t>());
   const std::string smallest = std::to_string(plan["smallest_bytes"].get<uint64_t>());
   ExpectDone(Tales("plan", {"--memory", smallest, "-c", "256", "--clients", "2"}));
