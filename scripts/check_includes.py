@@ -22,6 +22,7 @@ BELOW |= {
     "runtime/text": CORE + ["runtime/gguf"],
     "runtime/model": CORE + ["runtime/gguf", "runtime/text"],
     "runtime/engine": CORE + ["runtime/gguf", "runtime/text", "runtime/model"],
+    "server": CORE + ["runtime/gguf", "runtime/text", "runtime/model", "runtime/engine"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 

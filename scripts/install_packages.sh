@@ -3,8 +3,9 @@
 # Works as root or through sudo; where neither is possible it prints what is missing and fails.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build pkg-config ccache libabsl-dev libcli11-dev libfmt-dev libhwy-dev libmimalloc-dev
-          libpcre2-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev)
+packages=(g++ cmake ninja-build pkg-config ccache libabsl-dev libboost1.81-dev libcli11-dev libfmt-dev libhwy-dev libmimalloc-dev
+          libpcre2-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev
+          prometheus-cpp-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libgtest-dev libgmock-dev python3 python3-pip)
 fi

@@ -40,6 +40,9 @@ constexpr CommandEntry kCommands[] = {
      "  elasticmem bench -m model.gguf --generate 32 --batch 1,4,16 --depth 0,1024 --mixed"},
     {kGrowth, "growth", "compare policies on one trace of clients that come, talk and go",
      "elasticmem bench growth configs/bench/growth.toml -m model.gguf --svg growth.svg", kBench},
+    {kServe, "serve", "answer OpenAI-compatible requests over HTTP",
+     "elasticmem serve -m model.gguf --memory 2GiB --clients 8\n"
+     "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'"},
     {kCompare, "compare", "do the same work on this engine and on others that you have built, in less and less memory",
      "elasticmem compare configs/compare/measure.toml\n"
      "The file names engines (elasticmem, llama.cpp, ik_llama.cpp, PowerInfer; nothing is downloaded), memory limits in % of the\n"
@@ -94,6 +97,7 @@ Status Dispatch(uint32_t command, const Settings& settings, const std::string& t
     case kPerplexity: return PerplexityCommand(settings);
     case kBench: return BenchCommand(settings);
     case kGrowth: return GrowthCommand(settings);
+    case kServe: return ServeCommand(settings);
     case kCompare: return CompareCommand(settings);
     default: EM_CHECK(false);
   }

@@ -10,59 +10,13 @@
 #include "runtime/engine/report.h"
 #include "runtime/engine/sampler.h"
 #include "runtime/text/chat_prompt.h"
+#include "runtime/text/stop_filter.h"
 #include "tools/session.h"
 
 namespace elasticmem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-SamplingOptions Sampling(const Settings& settings) {
-  SamplingOptions options;
-  options.temperature = static_cast<float>(settings.temperature);
-  options.top_k = static_cast<int>(std::min<uint32_t>(settings.top_k, 1 << 30));
-  options.top_p = static_cast<float>(settings.top_p);
-  options.min_p = static_cast<float>(settings.min_p);
-  options.repeat_penalty = static_cast<float>(settings.repeat_penalty);
-  options.frequency_penalty = static_cast<float>(settings.frequency_penalty);
-  options.presence_penalty = static_cast<float>(settings.presence_penalty);
-  options.penalty_window = static_cast<int>(std::clamp<int64_t>(settings.repeat_last, -(1 << 30), 1 << 30));
-  options.seed = settings.seed;
-  return options;
-}
-
-// Passes text on, but holds back what may be the beginning of a stop text, and ends at one.
-class StopFilter {
- public:
-  explicit StopFilter(const std::vector<std::string>& stops) : stops_(stops) {}
-
-  // What may be shown of the text so far; sets stopped() when a stop text has appeared.
-  std::string Add(const std::string& text) {
-    pending_ += text;
-    for (const std::string& stop : stops_) {
-      const size_t at = stop.empty() ? std::string::npos : pending_.find(stop);
-      if (at == std::string::npos) continue;
-      stopped_ = true;
-      pending_.resize(at);
-    }
-    size_t keep = 0;
-    for (const std::string& stop : stops_) {
-      for (size_t n = std::min(stop.size(), pending_.size() + 1) - (stop.empty() ? 0 : 1); !stopped_ && n > keep; --n) {
-        if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) keep = n;
-      }
-    }
-    std::string out = pending_.substr(0, pending_.size() - keep);
-    pending_.erase(0, out.size());
-    return out;
-  }
-  std::string Finish() { return std::exchange(pending_, ""); }
-  bool stopped() const { return stopped_; }
-
- private:
-  const std::vector<std::string>& stops_;
-  std::string pending_;
-  bool stopped_ = false;
-};
 
 // One conversation or one completion: keeps the sequence, the sampler and the measures.
 class Runner {

@@ -105,6 +105,20 @@ Status ChoosePolicy(const Settings& settings, EngineOptions& options) {
 
 }  // namespace
 
+SamplingOptions Sampling(const Settings& settings) {
+  SamplingOptions options;
+  options.temperature = static_cast<float>(settings.temperature);
+  options.top_k = static_cast<int>(std::min<uint32_t>(settings.top_k, 1 << 30));
+  options.top_p = static_cast<float>(settings.top_p);
+  options.min_p = static_cast<float>(settings.min_p);
+  options.repeat_penalty = static_cast<float>(settings.repeat_penalty);
+  options.frequency_penalty = static_cast<float>(settings.frequency_penalty);
+  options.presence_penalty = static_cast<float>(settings.presence_penalty);
+  options.penalty_window = static_cast<int>(std::clamp<int64_t>(settings.repeat_last, -(1 << 30), 1 << 30));
+  options.seed = settings.seed;
+  return options;
+}
+
 int ThreadCount(const Settings& settings) {
   if (settings.threads > 0) return static_cast<int>(std::min<uint32_t>(settings.threads, 1024));
   return ClassifyCores(UsableCores()).fast;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/engine/engine.h"
+#include "runtime/engine/sampler.h"
 #include "runtime/model/model.h"
 #include "tools/console.h"
 #include "tools/settings.h"
@@ -28,6 +29,7 @@ StatusOr<EngineOptions> MakeEngineOptions(const Settings& settings, const Model&
 StatusOr<std::unique_ptr<Engine>> OpenEngine(const Settings& settings, const Model& model, uint32_t kv_tokens,
                                              uint32_t logits_rows, uint32_t sequences = 1);
 
+SamplingOptions Sampling(const Settings& settings);
 int ThreadCount(const Settings& settings);
 std::string CacheDir();
 
@@ -45,6 +47,7 @@ Status LogitsCommand(const Settings& settings);
 Status PerplexityCommand(const Settings& settings);
 Status BenchCommand(const Settings& settings);
 Status GrowthCommand(const Settings& settings);
+Status ServeCommand(const Settings& settings);
 Status CompareCommand(const Settings& settings);
 
 }  // namespace elasticmem

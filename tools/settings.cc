@@ -7,7 +7,8 @@
 namespace elasticmem {
 namespace {
 
-constexpr uint32_t kEngine = kRun | kLogits | kPerplexity | kBench | kGrowth;
+constexpr uint32_t kEngine = kRun | kLogits | kPerplexity | kBench | kGrowth | kServe;
+constexpr uint32_t kSampling = kRun | kServe;
 constexpr uint32_t kSized = kEngine | kPlan;
 constexpr uint32_t kAll = kSized | kInspect | kPack | kTokenize;
 
@@ -35,15 +36,15 @@ const std::vector<Option>& Options() {
       {"-o,--output", "PREFIX", "write PREFIX.json, PREFIX.md and PREFIX.svg, whatever the file says", kCompare, &S::output, "Output"},
 
       {"-n,--generate", "N", "tokens to generate at most", kRun, &S::generate, "Generation"},
-      {"--temp", "T", "temperature; 0 picks the likeliest token", kRun, &S::temperature, "Generation"},
-      {"--top-k", "K", "sample from the K likeliest; 0: all", kRun, &S::top_k, "Generation"},
-      {"--top-p", "P", "sample from the likeliest that make up P; 1: all", kRun, &S::top_p, "Generation"},
-      {"--min-p", "P", "drop tokens less likely than P times the likeliest; 0: none", kRun, &S::min_p, "Generation"},
-      {"--repeat-penalty", "R", "divide the logits of recent tokens by R; 1: off", kRun, &S::repeat_penalty, "Generation"},
-      {"--frequency-penalty", "F", "subtract F for each recent occurrence; 0: off", kRun, &S::frequency_penalty,
+      {"--temp", "T", "temperature; 0 picks the likeliest token", kSampling, &S::temperature, "Generation"},
+      {"--top-k", "K", "sample from the K likeliest; 0: all", kSampling, &S::top_k, "Generation"},
+      {"--top-p", "P", "sample from the likeliest that make up P; 1: all", kSampling, &S::top_p, "Generation"},
+      {"--min-p", "P", "drop tokens less likely than P times the likeliest; 0: none", kSampling, &S::min_p, "Generation"},
+      {"--repeat-penalty", "R", "divide the logits of recent tokens by R; 1: off", kSampling, &S::repeat_penalty, "Generation"},
+      {"--frequency-penalty", "F", "subtract F for each recent occurrence; 0: off", kSampling, &S::frequency_penalty,
        "Generation"},
-      {"--presence-penalty", "F", "subtract F if it occurred recently; 0: off", kRun, &S::presence_penalty, "Generation"},
-      {"--repeat-last-n", "N", "how many tokens are recent; -1: all", kRun, &S::repeat_last, "Generation"},
+      {"--presence-penalty", "F", "subtract F if it occurred recently; 0: off", kSampling, &S::presence_penalty, "Generation"},
+      {"--repeat-last-n", "N", "how many tokens are recent; -1: all", kSampling, &S::repeat_last, "Generation"},
       {"--seed", "N", "of the sampler, or of a bench's tokens", kRun | kBench | kGrowth, &S::seed, "Generation"},
       {"--stop", "TEXT", "end when this text appears (may be given again)", kRun, &S::stop, "Generation"},
       {"--ignore-eos", "", "go on after the end-of-text token", kRun, &S::ignore_eos, "Generation"},
@@ -60,7 +61,7 @@ const std::vector<Option>& Options() {
        "Memory"},
       {"--kv-type", "T", "f32, f16 or q8_0", kSized, &S::kv_type, "Memory"},
       {"--prefill-chunk", "N", "tokens of a prompt per step; default: by the budget", kSized, &S::prefill_chunk, "Memory"},
-      {"--clients", "N", "sequences at once", kPlan, &S::clients, "Memory"},
+      {"--clients", "N", "sequences at once", kPlan | kServe, &S::clients, "Memory"},
       {"--store-dir", "DIR", "folder of the neuron store; default: beside the model, else the cache folder",
        kEngine | kPack, &S::store_dir, "Memory"},
       {"--type", "T", "requantise the neuron store: f32, f16, bf16, q8_0 or q4_0", kEngine | kPack | kPlan, &S::store_type,
@@ -71,6 +72,13 @@ const std::vector<Option>& Options() {
        "who begins with the same tokens does not read them again", kGrowth, &S::prefix_cache, "Memory"},
       {"--swap", "SIZE", "so much of the disk (in --store-dir, else the cache folder) for KV of paused conversations, where "
        "that is faster than reading their tokens again; default: none", kGrowth, &S::swap, "Memory"},
+
+      {"--listen", "HOST:PORT", "where to listen; port 0: any that is free", kServe, &S::listen, "Serving"},
+      {"--without-keys", "", "listen where others can reach it though there are no API keys", kServe, &S::insecure, "Serving"},
+      {"--alias", "NAME", "what clients call the model; default: its file's name", kServe, &S::alias, "Serving"},
+      {"--max-queue", "N", "requests that run or wait at once; beyond it clients are told to come back", kServe,
+       &S::max_queue, "Serving"},
+      {"--grace", "SECONDS", "how long requests may go on after SIGTERM", kServe, &S::grace, "Serving"},
 
       {"--mode", "M", "exact (only active neurons), dense (all), or auto", kSized, &S::mode, "Compute"},
       {"--policy", "P", "elastic (KV cache and neurons share memory as they need it), static (fixed shares and a fixed set "

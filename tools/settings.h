@@ -23,6 +23,7 @@ enum Command : uint32_t {
   kBench = 1 << 7,
   kGrowth = 1 << 8,  // bench growth
   kCompare = 1 << 9,
+  kServe = 1 << 10,
 };
 
 struct Settings {
@@ -47,6 +48,10 @@ struct Settings {
   bool prefix_cache = false;
   std::string swap;  // "": none
   uint32_t clients = 1;
+  // The daemon.
+  std::string listen = "127.0.0.1:8080", alias;
+  uint32_t max_queue = 64, grace = 30;
+  bool insecure = false;
   // How to compute.
   std::string mode = "auto";
   std::string policy = "elastic";

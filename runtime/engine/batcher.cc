@@ -61,16 +61,14 @@ void Batcher::Close(ConversationId id) {
   conversations_.erase(found);
 }
 
-Status Batcher::Submit(ConversationId id, Request request) {
-  Conversation& c = const_cast<Conversation&>(Get(id));
-  if (c.active) return InvalidInput("conversation {} is still answering; cancel that first", id.value());
+Status Batcher::Check(const Request& request, size_t tokens_so_far) const {
   if (request.prompt.empty()) return InvalidInput("the prompt is empty");
   EM_RETURN_IF_ERROR(request.sampling.Check());
   EM_RETURN_IF_ERROR(engine_->CheckTokens(request.prompt));
-  const uint64_t total = c.tokens.size() + request.prompt.size() + request.max_tokens;
+  const uint64_t total = tokens_so_far + request.prompt.size() + request.max_tokens;
   if (total > engine_->context()) {
     return InvalidInput("{} tokens so far, {} of the prompt and {} to generate do not fit a context of {}",
-                        c.tokens.size(), request.prompt.size(), request.max_tokens, engine_->context());
+                        tokens_so_far, request.prompt.size(), request.max_tokens, engine_->context());
   }
   const uint64_t blocks = engine_->BlocksOfSequence(static_cast<uint32_t>(total));
   if (blocks > engine_->most_kv_blocks()) {
@@ -79,6 +77,13 @@ Status Batcher::Submit(ConversationId id, Request request) {
         "or raise --memory",
         total, blocks, engine_->most_kv_blocks());
   }
+  return absl::OkStatus();
+}
+
+Status Batcher::Submit(ConversationId id, Request request) {
+  Conversation& c = const_cast<Conversation&>(Get(id));
+  if (c.active) return InvalidInput("conversation {} is still answering; cancel that first", id.value());
+  EM_RETURN_IF_ERROR(Check(request, c.tokens.size()));
   c.tokens.insert(c.tokens.end(), request.prompt.begin(), request.prompt.end());
   c.request = std::move(request);
   c.sampler.emplace(c.request.sampling);
@@ -269,6 +274,7 @@ void Batcher::AdoptPrefixes() {
     if (!c.running || engine_->tokens(c.sequence) > 0) continue;
     const uint32_t found = engine_->AdoptPrefix(c.tenant, c.tokens, c.sequence);
     statistics_.cached_tokens += found;
+    if (c.last_used == 0) c.cached = found;
     c.known = std::max(c.known, found);
   }
 }

@@ -81,6 +81,8 @@ class Batcher {
   // that is busy, sampling options out of range); Exhausted, with both numbers, where its KV is more than the budget
   // can ever hold.
   Status Submit(ConversationId conversation, Request request);
+  // The same for a request that begins a conversation, without submitting it. Any thread.
+  Status Check(const Request& request) const { return Check(request, 0); }
   // At the next step boundary; an event says so. Fine for one that has no request.
   void Cancel(ConversationId conversation);
 
@@ -91,6 +93,10 @@ class Batcher {
   bool busy() const { return active_ > 0; }
   uint32_t running() const { return running_; }
   uint32_t waiting() const { return active_ - running_; }
+
+  // Has a step read any of it, or is one about to? How many of its first tokens were found in the prefix cache.
+  bool begun(ConversationId conversation) const { return Get(conversation).running || Get(conversation).last_used > 0; }
+  uint32_t cached_tokens(ConversationId conversation) const { return Get(conversation).cached; }
 
   // Tokens of a conversation: prompts and answers, as far as sampled.
   const std::vector<TokenId>& tokens(ConversationId conversation) const { return Get(conversation).tokens; }
@@ -107,6 +113,7 @@ class Batcher {
     uint64_t tenant = 0;
     std::optional<SavedKv> saved;  // its KV on disk; the sequence is empty then
     uint32_t generated = 0;
+    uint32_t cached = 0;     // tokens that the prefix cache had when it began
     uint32_t known = 0;      // tokens that were in the KV once; reading them again is recomputing
     uint64_t arrival = 0;    // order of requests
     uint64_t last_used = 0;  // step
@@ -117,6 +124,7 @@ class Batcher {
   using Entry = std::map<ConversationId, Conversation>::value_type;
 
   const Conversation& Get(ConversationId id) const;
+  Status Check(const Request& request, size_t tokens_so_far) const;
   uint32_t Pending(const Conversation& c) const {
     return static_cast<uint32_t>(c.tokens.size()) - engine_->tokens(c.sequence);
   }

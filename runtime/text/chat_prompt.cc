@@ -20,7 +20,7 @@ void EraseAll(std::string& text, std::string_view what) {
 }  // namespace
 
 ChatPrompt::ChatPrompt(const Tokenizer& tokenizer, ChatTemplate parsed)
-    : tokenizer_(&tokenizer), template_(std::move(parsed)) {
+    : tokenizer_(&tokenizer), template_(std::make_shared<ChatTemplate>(std::move(parsed))) {
   for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
     const auto token = static_cast<TokenId>(id);
     if (tokenizer.IsControl(token) && !tokenizer.Piece(token).empty()) {
@@ -55,6 +55,12 @@ StatusOr<ChatPrompt> ChatPrompt::Create(const Tokenizer& tokenizer, const std::s
   return ChatPrompt(tokenizer, std::move(parsed));
 }
 
+ChatPrompt ChatPrompt::Empty() const {
+  ChatPrompt empty = *this;
+  empty.messages_.clear();
+  return empty;
+}
+
 StatusOr<std::vector<TokenId>> ChatPrompt::Encode() const {
   nlohmann::ordered_json context;
   context["messages"] = nlohmann::ordered_json::array();
@@ -64,7 +70,7 @@ StatusOr<std::vector<TokenId>> ChatPrompt::Encode() const {
   context["add_generation_prompt"] = true;
   if (const auto bos = tokenizer_->bos()) context["bos_token"] = tokenizer_->Piece(*bos);
   if (const auto eos = tokenizer_->eos()) context["eos_token"] = tokenizer_->Piece(*eos);
-  EM_ASSIGN_OR_RETURN(const std::string text, template_.Render(context, std::time(nullptr)));
+  EM_ASSIGN_OR_RETURN(const std::string text, template_->Render(context, std::time(nullptr)));
 
   std::vector<TokenId> ids;
   for (size_t at = 0; at < text.size();) {

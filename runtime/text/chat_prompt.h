@@ -20,6 +20,9 @@ class ChatPrompt {
 
   void AddMessage(std::string_view role, std::string_view content) { messages_.push_back({std::string(role), std::string(content)}); }
 
+  // The same template for another conversation.
+  ChatPrompt Empty() const;
+
   void RemoveLastMessage() { messages_.pop_back(); }
 
   // The whole conversation, ready for the assistant's answer. Errors: the template's own, or that it makes no token.
@@ -33,7 +36,7 @@ class ChatPrompt {
   std::string MarkControlTokens(std::string_view content) const;
 
   const Tokenizer* tokenizer_;
-  ChatTemplate template_;
+  std::shared_ptr<const ChatTemplate> template_;
   std::vector<std::string> control_pieces_;  // texts that parsing would turn into control tokens
   std::vector<ChatMessage> messages_;
 };

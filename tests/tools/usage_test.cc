@@ -44,7 +44,7 @@ class Usage : public ::testing::Test {
 };
 
 TEST_F(Usage, HelpAndVersionAreNoErrors) {
-  for (const char* command : {"run", "inspect", "pack", "plan", "tokenize", "logits", "perplexity", "bench", "compare"}) {
+  for (const char* command : {"run", "inspect", "pack", "plan", "tokenize", "logits", "perplexity", "bench", "compare", "serve"}) {
     const Outcome help = RunProgram({command, "--help"});
     ExpectDone(help);
     EXPECT_THAT(help.out, HasSubstr("Example"));

@@ -1,0 +1,202 @@
+#include "server/generator.h"
+
+#include <utility>
+
+namespace elasticmem {
+namespace {
+
+double SecondsBetween(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+Generator::Generator(Engine* engine, const GeneratorOptions& options)
+    : engine_(engine), options_(options), batcher_(engine, options.batcher) {
+  UpdateSnapshot();
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Generator::~Generator() {
+  Stop(Error(StatusCode::kUnavailable, "the server is stopping"));
+  thread_.join();
+}
+
+Status Generator::Check(const Request& request) const { return batcher_.Check(request); }
+
+std::optional<Generator::JobId> Generator::Submit(GenerationJob job) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t tokens = TokensOf(job.request);
+  if (stop_ || refuses_ || queued_jobs_ >= options_.max_queued_jobs ||
+      (queued_jobs_ > 0 && queued_tokens_ + tokens > options_.max_queued_tokens)) {
+    ++snapshot_.refused;
+    return std::nullopt;
+  }
+  ++queued_jobs_;
+  queued_tokens_ += tokens;
+  ++snapshot_.submitted;
+  submitted_.push_back({next_id_, std::move(job), Clock::now()});
+  wake_.notify_one();
+  return next_id_++;
+}
+
+void Generator::Cancel(JobId job) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(job);
+  wake_.notify_one();
+}
+
+GeneratorSnapshot Generator::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  GeneratorSnapshot snapshot = snapshot_;
+  snapshot.waiting += static_cast<uint32_t>(submitted_.size());
+  return snapshot;
+}
+
+void Generator::Refuse() {
+  const std::lock_guard lock(mutex_);
+  refuses_ = true;
+}
+
+uint32_t Generator::jobs() const {
+  const std::lock_guard lock(mutex_);
+  return queued_jobs_;
+}
+
+void Generator::Stop(const Status& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!stop_) stop_ = reason;
+  wake_.notify_one();
+}
+
+void Generator::Loop() {
+  while (TakeCommands()) RunStep();
+  const Status reason = *stop_;
+  while (!running_.empty()) End(running_.begin()->first, reason, "");
+  std::deque<Waiting> left;
+  {
+    const std::lock_guard lock(mutex_);
+    left.swap(submitted_);
+  }
+  for (const Waiting& waiting : left) {
+    {
+      const std::lock_guard lock(mutex_);
+      --queued_jobs_;
+    }
+    waiting.job.on_event({.text = "", .end = GenerationEvent::End{reason, "", {}}});
+  }
+}
+
+// Waits until there is something to do. False: it is time to stop.
+bool Generator::TakeCommands() {
+  std::deque<Waiting> submitted;
+  std::vector<JobId> cancelled;
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return stop_ || !submitted_.empty() || !cancelled_.empty() || batcher_.busy(); });
+    if (stop_) return false;
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+  }
+  for (Waiting& waiting : submitted) Begin(std::move(waiting));
+  for (const JobId id : cancelled) {
+    if (running_.contains(id)) End(id, absl::OkStatus(), "cancelled");
+  }
+  return true;
+}
+
+void Generator::Begin(Waiting waiting) {
+  const JobId id = waiting.id;
+  const ConversationId conversation = batcher_.Open(waiting.job.tenant);
+  Request request = std::move(waiting.job.request);
+  waiting.job.request = {};
+  waiting.job.request.max_tokens = static_cast<uint32_t>(request.max_tokens);
+  const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  StreamingDetokenizer detokenizer(engine_->model().tokenizer(), /*special=*/false, waiting.job.begins_text);
+  StopFilter filter(waiting.job.stops);
+  Running& running = running_
+                         .emplace(id, Running{std::move(waiting.job), conversation, std::move(detokenizer),
+                                              std::move(filter), {}, waiting.submitted, {}, {}})
+                         .first->second;
+  running.usage.prompt_tokens = prompt_tokens;
+  job_of_[conversation] = id;
+  const Status submitted = batcher_.Submit(conversation, std::move(request));
+  if (!submitted.ok()) End(id, submitted, "");
+}
+
+void Generator::RunStep() {
+  if (!batcher_.busy()) {
+    UpdateSnapshot();
+    return;
+  }
+  const Clock::time_point begin = Clock::now();
+  const StatusOr<std::vector<BatchEvent>> events = batcher_.Step();
+  if (!events.ok()) {
+    // What a step lacks no client can mend: all who run are told, and what comes next is tried again.
+    const Status status = WithContext(events.status(), "the step failed");
+    while (!running_.empty()) End(running_.begin()->first, status, "");
+    UpdateSnapshot();
+    return;
+  }
+  for (auto& [id, running] : running_) {
+    if (running.began || !batcher_.begun(running.conversation)) continue;
+    running.began = begin;
+    running.usage.queue_seconds = SecondsBetween(running.submitted, begin);
+    running.usage.cached_tokens = batcher_.cached_tokens(running.conversation);
+  }
+  for (const BatchEvent& event : *events) {
+    const auto job = job_of_.find(event.conversation);
+    if (job == job_of_.end()) continue;  // a stop text ended it earlier in this step
+    const JobId id = job->second;
+    if (event.token) OnToken(id, running_.at(id), *event.token);
+    if (event.finish && running_.contains(id)) End(id, absl::OkStatus(), Name(*event.finish));
+  }
+  UpdateSnapshot();
+}
+
+void Generator::OnToken(JobId id, Running& running, TokenId token) {
+  const Clock::time_point now = Clock::now();
+  if (!running.first_token) {
+    running.first_token = now;
+    running.usage.prefill_seconds = SecondsBetween(running.began.value_or(now), now);
+  }
+  running.usage.decode_seconds = SecondsBetween(*running.first_token, now);
+  ++running.usage.generated_tokens;
+  std::string text = running.filter.Add(running.detokenizer.Add(token));
+  if (!text.empty()) running.job.on_event({.text = std::move(text), .end = std::nullopt});
+  if (running.filter.stopped()) End(id, absl::OkStatus(), Name(FinishReason::kEndOfText));
+}
+
+void Generator::End(JobId id, Status status, std::string_view reason) {
+  const auto found = running_.find(id);
+  EM_CHECK(found != running_.end());
+  Running running = std::move(found->second);
+  running_.erase(found);
+  job_of_.erase(running.conversation);
+  std::string text;
+  if (status.ok()) text = running.filter.Finish();  // half a character that nothing completed is dropped
+  batcher_.Close(running.conversation);
+  {
+    const std::lock_guard lock(mutex_);
+    --queued_jobs_;
+    queued_tokens_ -= running.usage.prompt_tokens + running.job.request.max_tokens;
+    ++(!status.ok() ? snapshot_.failed : reason == "cancelled" ? snapshot_.cancelled : snapshot_.finished);
+  }
+  running.job.on_event({std::move(text), GenerationEvent::End{std::move(status), reason, running.usage}});
+}
+
+void Generator::UpdateSnapshot() {
+  const MemoryUse memory = engine_->memory_use();
+  const EngineStatistics statistics = engine_->statistics();
+  const std::lock_guard lock(mutex_);
+  snapshot_.batcher = batcher_.statistics();
+  snapshot_.engine = statistics;
+  snapshot_.memory = memory;
+  snapshot_.running = batcher_.running();
+  snapshot_.waiting = batcher_.waiting();
+  snapshot_.budget_bytes = engine_->budget().total_bytes();
+  snapshot_.used_bytes = engine_->budget().total_bytes() - engine_->budget().available_bytes();
+  snapshot_.peak_bytes = engine_->budget().peak_bytes();
+}
+
+}  // namespace elasticmem
