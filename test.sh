@@ -9,6 +9,9 @@ root=$(cd "$(dirname "$0")" && pwd)
 if ! "$root/scripts/fetch_models.sh"; then
   echo "The tests labelled 'models' will skip: SmolLM2 and Gemma3 could not be had." >&2
 fi
+if ! "$root/scripts/fetch_clients.sh"; then
+  echo "The test of OpenAI's client will skip: it could not be had." >&2
+fi
 "$root/scripts/build.sh" all
 if [[ $# -eq 0 ]]; then
   set -- -LE long

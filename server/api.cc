@@ -25,12 +25,11 @@ uint64_t RandomSeed() {
 
 std::string NewId(bool chat) { return fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", RandomSeed()); }
 
-HttpReply JsonReply(std::string body) { return {.status = 200, .content_type = "application/json", .body = std::move(body), .retry_after = ""}; }
+HttpReply JsonReply(std::string body) { return {.status = 200, .content_type = "application/json", .body = std::move(body)}; }
 
 HttpReply ReplyOf(const ApiError& error) {
   HttpReply reply = JsonReply(Dump(ToJson(error)));
   reply.status = static_cast<unsigned>(error.http_status);
-  if (reply.status == 429 || reply.status == 503) reply.retry_after = "1";
   return reply;
 }
 
@@ -80,14 +79,48 @@ asio::awaitable<void> Api::Handle(const HttpRequest& request, HttpResponder& res
   const std::string_view whole(target.data(), target.size());
   const std::string_view path = whole.substr(0, whole.find('?'));
   const bool post = request.method() == boost::beast::http::verb::post;
-  if (post && path == "/v1/completions") {
-    co_await Complete(request, responder, ParseCompletion);
+  responder.AddHeader("X-Request-Id", fmt::format("{:016x}", RandomSeed()));
+  uint64_t tenant = 0;
+  std::optional<HttpReply> refusal = Refusal(request, path, responder, tenant);
+  if (refusal) {
+    co_await responder.Send(*std::move(refusal));
+  } else if (post && path == "/v1/completions") {
+    co_await Complete(request, responder, ParseCompletion, tenant);
   } else if (post && path == "/v1/chat/completions") {
-    co_await Complete(request, responder, ParseChatCompletion);
+    co_await Complete(request, responder, ParseChatCompletion, tenant);
   } else {
     HttpReply reply = AnswerAtOnce(request, path);
     co_await responder.Send(std::move(reply));
   }
+}
+
+// Where there are keys: who has none is told so, and browsers are told that pages of any origin may ask with one. Without
+// keys pages of other origins get nothing, or any website could use a server on its visitor's machine.
+std::optional<HttpReply> Api::Refusal(const HttpRequest& request, std::string_view path, HttpResponder& responder,
+                                      uint64_t& tenant) const {
+  if (!options_.keys) return std::nullopt;
+  responder.AddHeader("Access-Control-Allow-Origin", "*");
+  if (request.method() == boost::beast::http::verb::options) {
+    responder.AddHeader("Access-Control-Allow-Methods", "GET, POST");
+    responder.AddHeader("Access-Control-Allow-Headers", "Authorization, Content-Type");
+    responder.AddHeader("Access-Control-Max-Age", "86400");
+    HttpReply reply = JsonReply("");
+    reply.status = 204;
+    return reply;
+  }
+  if (path == "/health") return std::nullopt;
+  const auto header = request[boost::beast::http::field::authorization];
+  const std::optional<Keys::Client> client = options_.keys->Find({header.data(), header.size()});
+  if (!client) {
+    responder.AddHeader("WWW-Authenticate", "Bearer");
+    ApiError error = SimpleError(401, header.empty() ? "this server wants an API key: \"Authorization: Bearer KEY\""
+                                                     : "this API key is not known here",
+                                 "authentication_error");
+    error.code = "invalid_api_key";
+    return ReplyOf(error);
+  }
+  tenant = client->tenant;
+  return std::nullopt;
 }
 
 // Everything that needs no step.
@@ -121,11 +154,13 @@ OrApiError<CompletionRequest> Api::Parse(std::string_view body, Reader read) con
   return read(*json, {&model_.tokenizer(), chat_ ? &*chat_ : nullptr, options_.sampling});
 }
 
-asio::awaitable<void> Api::Complete(const HttpRequest& request, HttpResponder& responder, Reader read) {
+asio::awaitable<void> Api::Complete(const HttpRequest& request, HttpResponder& responder, Reader read,
+                                   uint64_t tenant) {
   OrApiError<CompletionRequest> parsed = Parse(request.body(), read);
   OrApiError<std::shared_ptr<Answering>> begun = parsed.error();
-  if (parsed.ok()) begun = Begin(std::move(*parsed), responder.executor());
+  if (parsed.ok()) begun = Begin(std::move(*parsed), tenant, responder.executor());
   if (!begun.ok()) {
+    if (begun.error().http_status == 429) responder.AddHeader("Retry-After", "1");
     HttpReply reply = ReplyOf(begun.error());
     co_await responder.Send(std::move(reply));
     co_return;
@@ -139,7 +174,8 @@ asio::awaitable<void> Api::Complete(const HttpRequest& request, HttpResponder& r
 }
 
 // Submits a job for each answer, or none.
-OrApiError<std::shared_ptr<Api::Answering>> Api::Begin(CompletionRequest request, const asio::any_io_executor& executor) {
+OrApiError<std::shared_ptr<Api::Answering>> Api::Begin(CompletionRequest request, uint64_t tenant,
+                                                      const asio::any_io_executor& executor) {
   const uint32_t n_prompt = static_cast<uint32_t>(request.prompt.size()), n_ctx = engine_.context();
   if (n_prompt >= n_ctx) {
     ApiError error = BadField(request.chat ? "messages" : "prompt",
@@ -158,13 +194,14 @@ OrApiError<std::shared_ptr<Api::Answering>> Api::Begin(CompletionRequest request
   if (const Status possible = generator_.Check(job); !possible.ok()) return ToApiError(possible);
 
   auto answering = std::make_shared<Answering>(generator_);
-  answering->head = {request.chat, NewId(request.chat), std::time(nullptr), options_.model_name};
+  answering->head = {request.chat, NewId(request.chat), std::time(nullptr), options_.model_name, &model_.tokenizer()};
   answering->events = std::make_shared<EventQueue>(executor);
   answering->events->on_overflow = [weak = std::weak_ptr(answering)] {
     if (const auto alive = weak.lock()) alive->Cancel();
   };
   for (uint32_t i = 0; i < request.n; ++i) {
-    const auto id = generator_.Submit({job, /*tenant=*/0, request.stops, /*begins_text=*/request.chat, answering->events->Sink(i)});
+    const auto id = generator_.Submit({job, tenant, request.stops, /*begins_text=*/request.chat, request.logprobs,
+                                       answering->events->Sink(i)});
     if (!id) {
       return ApiError{.http_status = 429, .message = "the server is busy: its queue is full; try again later",
                       .type = "rate_limit_error", .param = {}, .code = "queue_full", .details = {}};
@@ -183,6 +220,8 @@ OrApiError<std::shared_ptr<Api::Answering>> Api::Begin(CompletionRequest request
 void Api::Take(Answering& answering, EventQueue::Indexed& event) {
   Answer& answer = answering.answers[event.answer];
   answer.text += event.event.text;
+  std::vector<TokenLogprobs>& logprobs = event.event.logprobs;
+  answer.logprobs.insert(answer.logprobs.end(), std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
   if (!event.event.end) return;
   answer.end = std::move(*event.event.end);
   answering.ended[event.answer] = true;
@@ -208,9 +247,12 @@ asio::awaitable<void> Api::StreamAnswers(Answering& answering, HttpResponder& re
     if (events.empty()) out = ": still here\n\n";
     for (EventQueue::Indexed& event : events) {
       const uint32_t index = event.answer;
-      if (!event.event.text.empty()) out += ServerSentEvent(TextChunk(head, index, event.event.text));
+      if (!event.event.text.empty() || !event.event.logprobs.empty()) {
+        out += ServerSentEvent(TextChunk(head, index, event.event.text, event.event.logprobs));
+      }
       Take(answering, event);
       answering.answers[index].text.clear();
+      answering.answers[index].logprobs.clear();
       if (!answering.ended[index] || !answering.answers[index].end.status.ok()) continue;
       out += ServerSentEvent(EndChunk(head, index, answering.answers[index].end));
     }

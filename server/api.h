@@ -13,6 +13,7 @@
 #include "server/event_queue.h"
 #include "server/generator.h"
 #include "server/http_server.h"
+#include "server/keys.h"
 #include "server/metrics.h"
 
 namespace elasticmem {
@@ -22,6 +23,7 @@ struct ApiOptions {
   SamplingOptions sampling;                   // where a request says nothing
   std::chrono::milliseconds ping{5000};       // how often a stream that has nothing to tell shows that it lives
   std::function<uint32_t()> connections;      // how many there are, for the metrics
+  std::optional<Keys> keys;                   // nothing: anyone may ask anything
 };
 
 // Lives on the I/O thread.
@@ -29,6 +31,9 @@ class Api {
  public:
   // All outlive it.
   Api(const Model& model, const Engine& engine, Generator& generator, const ApiOptions& options);
+
+  // From now on these keys count.
+  void ReplaceKeys(Keys keys) { options_.keys = std::move(keys); }
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder);
   // The body of an answer to what is no request.
@@ -39,9 +44,13 @@ class Api {
   using Reader = OrApiError<CompletionRequest> (*)(const nlohmann::json&, const RequestContext&);
 
   HttpReply AnswerAtOnce(const HttpRequest& request, std::string_view path);
-  boost::asio::awaitable<void> Complete(const HttpRequest& request, HttpResponder& responder, Reader read);
+  std::optional<HttpReply> Refusal(const HttpRequest& request, std::string_view path, HttpResponder& responder,
+                                   uint64_t& tenant) const;
+  boost::asio::awaitable<void> Complete(const HttpRequest& request, HttpResponder& responder, Reader read,
+                                        uint64_t tenant);
   OrApiError<CompletionRequest> Parse(std::string_view body, Reader read) const;
-  OrApiError<std::shared_ptr<Answering>> Begin(CompletionRequest request, const boost::asio::any_io_executor& executor);
+  OrApiError<std::shared_ptr<Answering>> Begin(CompletionRequest request, uint64_t tenant,
+                                               const boost::asio::any_io_executor& executor);
   boost::asio::awaitable<void> StreamAnswers(Answering& answering, HttpResponder& responder);
   boost::asio::awaitable<void> CollectAnswers(Answering& answering, HttpResponder& responder);
   void Take(Answering& answering, EventQueue::Indexed& event);
@@ -54,7 +63,7 @@ class Api {
   const Model& model_;
   const Engine& engine_;
   Generator& generator_;
-  const ApiOptions options_;
+  ApiOptions options_;
   std::optional<ChatPrompt> chat_;  // without messages; nothing where the model has no template
   Metrics metrics_;
   const int64_t created_;

@@ -1,5 +1,6 @@
 #include "server/api_request.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -9,7 +10,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMostLevels = 64;
-constexpr uint32_t kMostAnswers = 16;
+constexpr uint32_t kMostAnswers = 16, kMostLogprobs = 20;
 constexpr size_t kMostStops = 16, kLongestStop = 1024;
 
 // Reads typed fields of an object; keeps the first thing that is wrong. null is as good as absent.
@@ -95,6 +96,24 @@ void ReadStops(Fields& fields, std::vector<std::string>& stops) {
   }
 }
 
+// {"TOKEN ID": bias}
+void ReadLogitBias(Fields& fields, size_t vocab, std::vector<std::pair<TokenId, float>>& out) {
+  const Json* biases = fields.Find("logit_bias");
+  if (!biases) return;
+  if (!biases->is_object()) return fields.Wrong("logit_bias", "an object", *biases);
+  for (const auto& [key, value] : biases->items()) {
+    uint32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id >= vocab) {
+      return fields.Fail("logit_bias", fmt::format("\"logit_bias\" has \"{}\"; expected token ids from 0 to {}",
+                                                   key.substr(0, 64), vocab - 1));
+    }
+    const double bias = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (!(bias >= -100 && bias <= 100)) return fields.Wrong("logit_bias." + key, "a number from -100 to 100", value);
+    out.emplace_back(static_cast<TokenId>(id), static_cast<float>(bias));
+  }
+}
+
 // What completions and chats share.
 void ReadCommon(Fields& fields, const RequestContext& context, CompletionRequest& out) {
   constexpr double kAnyInt = std::numeric_limits<int32_t>::max();
@@ -104,6 +123,7 @@ void ReadCommon(Fields& fields, const RequestContext& context, CompletionRequest
   fields.Read("top_p", s.top_p, 0, 1);
   fields.Read("min_p", s.min_p, 0, 1);
   fields.Read("top_k", s.top_k, 0, kAnyInt);
+  if (s.top_p == 0) s.top_p = s.top_k = 1;  // the likeliest alone
   fields.Read("frequency_penalty", s.frequency_penalty, -2, 2);
   fields.Read("presence_penalty", s.presence_penalty, -2, 2);
   fields.Read("repeat_penalty", s.repeat_penalty, 0.01, 100);
@@ -125,6 +145,7 @@ void ReadCommon(Fields& fields, const RequestContext& context, CompletionRequest
   std::string user;
   fields.Read("user", user);
   ReadStops(fields, out.stops);
+  ReadLogitBias(fields, context.tokenizer->vocab_size(), s.logit_bias);
   if (const Json* options = fields.Find("stream_options")) {
     if (!options->is_object()) return fields.Wrong("stream_options", "an object", *options);
     Fields inner(*options, "stream_options.");
@@ -135,9 +156,6 @@ void ReadCommon(Fields& fields, const RequestContext& context, CompletionRequest
     const Json* found = fields.Find(name);
     return found && *found == value;
   };
-  Refuse(fields, "logit_bias", is("logit_bias", Json::object()));
-  Refuse(fields, "logprobs", is("logprobs", false));
-  Refuse(fields, "top_logprobs", is("top_logprobs", 0));
   const Json* format = fields.Find("response_format");
   Refuse(fields, "response_format", format && format->is_object() && format->value("type", Json()) == "text");
   Refuse(fields, "tools", is("tools", Json::array()));
@@ -232,6 +250,8 @@ OrApiError<CompletionRequest> ParseCompletion(const Json& body, const RequestCon
   Fields fields(body);
   ReadCommon(fields, context, out);
   fields.Read("echo", out.echo);
+  if (fields.Find("logprobs")) fields.Read("logprobs", out.logprobs.emplace(), 0, kMostLogprobs);
+  if (out.echo && out.logprobs) fields.Fail("logprobs", "\"logprobs\" with \"echo\" is not supported by this server");
   Refuse(fields, "suffix", false);
   if (const Json* best_of = fields.Find("best_of"); best_of && *best_of != out.n) Refuse(fields, "best_of", false);
   if (fields.ok()) ReadPrompt(fields, *context.tokenizer, out);
@@ -244,6 +264,15 @@ OrApiError<CompletionRequest> ParseChatCompletion(const Json& body, const Reques
   out.chat = true;
   Fields fields(body);
   ReadCommon(fields, context, out);
+  bool logprobs = false;
+  fields.Read("logprobs", logprobs);
+  if (logprobs) out.logprobs = 0;
+  if (fields.Find("top_logprobs")) {
+    uint32_t top = 0;
+    fields.Read("top_logprobs", top, 0, kMostLogprobs);
+    if (!logprobs) fields.Fail("top_logprobs", "\"top_logprobs\" wants \"logprobs\": true beside it");
+    out.logprobs = top;
+  }
   if (!fields.ok()) return fields.error();
   if (!context.chat) {
     return BadField("messages", "this model's file has no chat template; ask /v1/completions with a prompt");

@@ -27,6 +27,7 @@ struct CompletionRequest {
   SamplingOptions sampling;
   std::optional<uint64_t> seed;           // unset: by chance
   std::vector<std::string> stops;
+  std::optional<uint32_t> logprobs;       // each token's, and those of so many of the likeliest
   bool stream = false, include_usage = false, ignore_eos = false, echo = false;
 };
 

@@ -10,14 +10,14 @@ Json Body(const AnswerHead& head, bool chunk) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
-Json Chunk(const AnswerHead& head, uint32_t index, Json delta, std::string_view text, Json finish_reason) {
+Json Chunk(const AnswerHead& head, uint32_t index, Json delta, std::string_view text, Json logprobs, Json finish_reason) {
   Json choice = {{"index", index}};
   if (head.chat) {
     choice["delta"] = std::move(delta);
   } else {
     choice["text"] = text;
   }
-  choice["logprobs"] = nullptr;
+  choice["logprobs"] = std::move(logprobs);
   choice["finish_reason"] = std::move(finish_reason);
   Json body = Body(head, true);
   body["choices"] = Json::array({std::move(choice)});
@@ -54,6 +54,43 @@ Json TimingsJson(const GenerationUsage& usage) {
           {"predicted_per_second", rate(decoded, usage.decode_seconds)}};
 }
 
+Json LogprobsJson(const AnswerHead& head, const std::vector<TokenLogprobs>& logprobs) {
+  if (logprobs.empty()) return nullptr;
+  const auto text = [&](TokenId id) { return head.tokenizer->TokenBytes(id, /*special=*/true); };
+  if (head.chat) {
+    const auto entry = [&](const TokenLogprob& of) {
+      const std::string bytes = text(of.token);
+      Json json = {{"token", bytes}, {"logprob", of.logprob}, {"bytes", Json::array()}};
+      for (const char byte : bytes) json["bytes"].push_back(static_cast<unsigned char>(byte));
+      return json;
+    };
+    Json content = Json::array();
+    for (const TokenLogprobs& token : logprobs) {
+      Json json = entry(token.chosen);
+      json["top_logprobs"] = Json::array();
+      for (const TokenLogprob& top : token.top) json["top_logprobs"].push_back(entry(top));
+      content.push_back(std::move(json));
+    }
+    return {{"content", std::move(content)}};
+  }
+  Json json = {{"tokens", Json::array()},
+               {"token_logprobs", Json::array()},
+               {"top_logprobs", Json::array()},
+               {"text_offset", Json::array()}};
+  size_t offset = 0;
+  for (const TokenLogprobs& token : logprobs) {
+    const std::string bytes = text(token.chosen.token);
+    json["tokens"].push_back(bytes);
+    json["token_logprobs"].push_back(token.chosen.logprob);
+    Json tops = Json::object();
+    for (const TokenLogprob& top : token.top) tops[text(top.token)] = top.logprob;
+    json["top_logprobs"].push_back(std::move(tops));
+    json["text_offset"].push_back(offset);
+    offset += bytes.size();
+  }
+  return json;
+}
+
 Json WholeAnswer(const AnswerHead& head, const std::vector<Answer>& answers) {
   Json body = Body(head, false);
   body["choices"] = Json::array();
@@ -64,7 +101,7 @@ Json WholeAnswer(const AnswerHead& head, const std::vector<Answer>& answers) {
     } else {
       choice["text"] = answers[i].text;
     }
-    choice["logprobs"] = nullptr;
+    choice["logprobs"] = LogprobsJson(head, answers[i].logprobs);
     choice["finish_reason"] = answers[i].end.reason;
     body["choices"].push_back(std::move(choice));
   }
@@ -74,15 +111,16 @@ Json WholeAnswer(const AnswerHead& head, const std::vector<Answer>& answers) {
 }
 
 Json RoleChunk(const AnswerHead& head, uint32_t index) {
-  return Chunk(head, index, {{"role", "assistant"}, {"content", ""}}, "", nullptr);
+  return Chunk(head, index, {{"role", "assistant"}, {"content", ""}}, "", nullptr, nullptr);
 }
 
-Json TextChunk(const AnswerHead& head, uint32_t index, std::string_view text) {
-  return Chunk(head, index, {{"content", text}}, text, nullptr);
+Json TextChunk(const AnswerHead& head, uint32_t index, std::string_view text,
+               const std::vector<TokenLogprobs>& logprobs) {
+  return Chunk(head, index, {{"content", text}}, text, LogprobsJson(head, logprobs), nullptr);
 }
 
 Json EndChunk(const AnswerHead& head, uint32_t index, const GenerationEvent::End& end) {
-  Json body = Chunk(head, index, Json::object(), "", end.reason);
+  Json body = Chunk(head, index, Json::object(), "", nullptr, end.reason);
   body["timings"] = TimingsJson(end.usage);
   return body;
 }

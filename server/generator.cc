@@ -1,5 +1,8 @@
 #include "server/generator.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace elasticmem {
@@ -12,7 +15,7 @@ double SecondsBetween(std::chrono::steady_clock::time_point begin, std::chrono::
 }  // namespace
 
 Generator::Generator(Engine* engine, const GeneratorOptions& options)
-    : engine_(engine), options_(options), batcher_(engine, options.batcher) {
+    : engine_(engine), options_(options), batcher_(engine, SeeLogits(options.batcher)) {
   UpdateSnapshot();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -20,6 +23,11 @@ Generator::Generator(Engine* engine, const GeneratorOptions& options)
 Generator::~Generator() {
   Stop(Error(StatusCode::kUnavailable, "the server is stopping"));
   thread_.join();
+}
+
+BatcherOptions Generator::SeeLogits(BatcherOptions options) {
+  options.on_logits = [this](ConversationId conversation, std::span<const float> logits) { logits_[conversation] = logits; };
+  return options;
 }
 
 Status Generator::Check(const Request& request) const { return batcher_.Check(request); }
@@ -83,7 +91,7 @@ void Generator::Loop() {
       const std::lock_guard lock(mutex_);
       --queued_jobs_;
     }
-    waiting.job.on_event({.text = "", .end = GenerationEvent::End{reason, "", {}}});
+    waiting.job.on_event({.text = "", .logprobs = {}, .end = GenerationEvent::End{reason, "", {}}});
   }
 }
 
@@ -130,6 +138,7 @@ void Generator::RunStep() {
     return;
   }
   const Clock::time_point begin = Clock::now();
+  logits_.clear();
   const StatusOr<std::vector<BatchEvent>> events = batcher_.Step();
   if (!events.ok()) {
     // What a step lacks no client can mend: all who run are told, and what comes next is tried again.
@@ -163,8 +172,30 @@ void Generator::OnToken(JobId id, Running& running, TokenId token) {
   running.usage.decode_seconds = SecondsBetween(*running.first_token, now);
   ++running.usage.generated_tokens;
   std::string text = running.filter.Add(running.detokenizer.Add(token));
-  if (!text.empty()) running.job.on_event({.text = std::move(text), .end = std::nullopt});
+  std::vector<TokenLogprobs> logprobs;
+  if (running.job.logprobs) logprobs.push_back(LogprobsOf(running.conversation, token, *running.job.logprobs));
+  if (!text.empty() || !logprobs.empty()) {
+    running.job.on_event({.text = std::move(text), .logprobs = std::move(logprobs), .end = std::nullopt});
+  }
   if (running.filter.stopped()) End(id, absl::OkStatus(), Name(FinishReason::kEndOfText));
+}
+
+TokenLogprobs Generator::LogprobsOf(ConversationId conversation, TokenId token, uint32_t top) const {
+  const std::span<const float> logits = logits_.at(conversation);
+  const float largest = logits[ArgMax(logits)];
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  const double log_sum = largest + std::log(sum);
+  const auto logprob = [&](TokenId id) { return TokenLogprob{id, static_cast<float>(logits[id] - log_sum)}; };
+  std::vector<TokenId> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  top = std::min<uint32_t>(top, static_cast<uint32_t>(ids.size()));
+  std::partial_sort(ids.begin(), ids.begin() + top, ids.end(), [&](TokenId a, TokenId b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  TokenLogprobs out{logprob(token), {}};
+  for (uint32_t i = 0; i < top; ++i) out.top.push_back(logprob(ids[i]));
+  return out;
 }
 
 void Generator::End(JobId id, Status status, std::string_view reason) {
@@ -182,7 +213,7 @@ void Generator::End(JobId id, Status status, std::string_view reason) {
     queued_tokens_ -= running.usage.prompt_tokens + running.job.request.max_tokens;
     ++(!status.ok() ? snapshot_.failed : reason == "cancelled" ? snapshot_.cancelled : snapshot_.finished);
   }
-  running.job.on_event({std::move(text), GenerationEvent::End{std::move(status), reason, running.usage}});
+  running.job.on_event({std::move(text), {}, GenerationEvent::End{std::move(status), reason, running.usage}});
 }
 
 void Generator::UpdateSnapshot() {

@@ -30,9 +30,20 @@ struct GenerationUsage {
   double decode_seconds = 0;   // from the first token to the last
 };
 
+// What the model thought of a token, as natural logarithms of probabilities before penalties and temperature.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // the likeliest, first the likeliest
+};
+
 // A piece of the answer, or its end, or both. Events of a job come in order; after one with `end` none comes.
 struct GenerationEvent {
   std::string text;  // whole characters, nothing of a stop text
+  std::vector<TokenLogprobs> logprobs;  // of the tokens drawn since the last event, where the job asked for them
   struct End {
     Status status;                // not OK: what went wrong; no `reason` then
     std::string_view reason;      // "stop", "length" or "cancelled"
@@ -46,6 +57,7 @@ struct GenerationJob {
   uint64_t tenant = 0;               // see Batcher::Open
   std::vector<std::string> stops;    // texts that end the answer
   bool begins_text = true;           // false: the answer continues the prompt's text
+  std::optional<uint32_t> logprobs;  // tell each token's, and those of so many of the likeliest
   // Called on the step thread; must not block.
   std::function<void(GenerationEvent)> on_event;
 };
@@ -113,8 +125,10 @@ class Generator {
   void Begin(Waiting waiting);
   void RunStep();
   void OnToken(JobId id, Running& running, TokenId token);
+  TokenLogprobs LogprobsOf(ConversationId conversation, TokenId token, uint32_t top) const;
   void End(JobId id, Status status, std::string_view reason);
   void UpdateSnapshot();
+  BatcherOptions SeeLogits(BatcherOptions options);
   static uint64_t TokensOf(const Request& request) { return request.prompt.size() + request.max_tokens; }
 
   Engine* const engine_;
@@ -122,6 +136,7 @@ class Generator {
   Batcher batcher_;
   std::map<JobId, Running> running_;
   std::map<ConversationId, JobId> job_of_;
+  std::map<ConversationId, std::span<const float>> logits_;  // of the last step; valid until the next
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;

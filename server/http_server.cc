@@ -48,7 +48,7 @@ HttpResponder::HttpResponder(beast::tcp_stream& stream, const HttpRequest& reque
 asio::awaitable<void> HttpResponder::Send(HttpReply reply) {
   http::response<http::string_body> response(static_cast<http::status>(reply.status), version_);
   response.set(http::field::content_type, reply.content_type);
-  if (!reply.retry_after.empty()) response.set(http::field::retry_after, reply.retry_after);
+  for (const auto& [name, value] : headers_) response.set(name, value);
   response.keep_alive(keep_alive_);
   response.body() = std::move(reply.body);
   response.prepare_payload();
@@ -62,6 +62,7 @@ asio::awaitable<void> HttpResponder::BeginEvents() {
   response.set(http::field::content_type, "text/event-stream");
   response.set(http::field::cache_control, "no-cache");
   response.set("X-Accel-Buffering", "no");
+  for (const auto& [name, value] : headers_) response.set(name, value);
   response.keep_alive(keep_alive_);
   response.chunked(version_ >= 11);
   if (version_ < 11) keep_alive_ = false;  // its end is that of the connection

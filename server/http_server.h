@@ -13,6 +13,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -35,7 +37,6 @@ struct HttpReply {
   unsigned status = 200;
   std::string content_type;
   std::string body;
-  std::string retry_after;  // seconds; "": nothing is said
 };
 
 // Answers one request: whole, or as a stream of server-sent events.
@@ -43,6 +44,8 @@ class HttpResponder {
  public:
   HttpResponder(boost::beast::tcp_stream& stream, const HttpRequest& request, const HttpServerOptions& options);
 
+  // A header of whatever will be sent.
+  void AddHeader(std::string name, std::string value) { headers_.emplace_back(std::move(name), std::move(value)); }
   // GCC 12 destroys twice what a braced list or a conditional makes inside a co_await expression: pass named objects.
   boost::asio::awaitable<void> Send(HttpReply reply);
   // The stream's head, then events until EndEvents.
@@ -61,6 +64,7 @@ class HttpResponder {
   boost::beast::tcp_stream& stream_;
   const HttpServerOptions& options_;
   const unsigned version_;
+  std::vector<std::pair<std::string, std::string>> headers_;
   bool keep_alive_;
   bool broken_ = false;
 };

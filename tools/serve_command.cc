@@ -61,15 +61,34 @@ asio::awaitable<void> Drain(Generator& generator, HttpServer& server, std::chron
   context.stop();
 }
 
+// Keys that cannot be read change nothing.
+void Reload(const Settings& settings, Api& api) {
+  if (settings.keys.empty()) {
+    std::fprintf(stderr, "SIGHUP: there is nothing to read again; everything but --keys wants a restart\n");
+    return;
+  }
+  StatusOr<Keys> keys = Keys::Load(settings.keys);
+  if (!keys.ok()) {
+    std::fprintf(stderr, "SIGHUP: the old keys stay: %s\n", std::string(Message(keys.status())).c_str());
+    return;
+  }
+  std::fprintf(stderr, "SIGHUP: read %zu keys; everything else wants a restart\n", keys->size());
+  api.ReplaceKeys(*std::move(keys));
+}
+
 }  // namespace
 
 Status ServeCommand(const Settings& settings) {
   HttpServerOptions http;
   EM_RETURN_IF_ERROR(ReadListen(settings.listen, http));
-  if (!settings.insecure && !IsLoopback(http.host)) {
+  ApiOptions api_options;
+  if (!settings.keys.empty()) {
+    if (settings.insecure) return InvalidInput("--keys and --without-keys contradict each other");
+    EM_ASSIGN_OR_RETURN(api_options.keys, Keys::Load(settings.keys));
+  } else if (!settings.insecure && !IsLoopback(http.host)) {
     return InvalidInput(
-        "--listen is \"{}\", which others can reach, and there are no API keys: anyone could use the model. Listen on "
-        "127.0.0.1, or say --without-keys",
+        "--listen is \"{}\", which others can reach, and there are no API keys: anyone could use the model. Give --keys, listen "
+        "on 127.0.0.1, or say --without-keys",
         settings.listen);
   }
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
@@ -86,7 +105,6 @@ Status ServeCommand(const Settings& settings) {
   Generator generator(engine.get(), options);
 
   asio::io_context io(1);
-  ApiOptions api_options;
   api_options.model_name =
       settings.alias.empty() ? std::filesystem::path(settings.model).stem().string() : settings.alias;
   api_options.sampling = Sampling(settings);
@@ -111,6 +129,15 @@ Status ServeCommand(const Settings& settings) {
       if (!again) io.stop();
     });
   });
+  asio::signal_set reloads(io, SIGHUP);
+  std::function<void()> await_reload = [&] {
+    reloads.async_wait([&](const boost::system::error_code& error, int) {
+      if (error) return;
+      Reload(settings, api);
+      await_reload();
+    });
+  };
+  await_reload();
   io.run();
   return absl::OkStatus();
 }

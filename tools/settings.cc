@@ -74,6 +74,8 @@ const std::vector<Option>& Options() {
        "that is faster than reading their tokens again; default: none", kGrowth, &S::swap, "Memory"},
 
       {"--listen", "HOST:PORT", "where to listen; port 0: any that is free", kServe, &S::listen, "Serving"},
+      {"--keys", "FILE", "clients' API keys: lines of a name and the key's SHA-256 sum (printf %s KEY | sha256sum); SIGHUP reads it "
+       "again", kServe, &S::keys, "Serving"},
       {"--without-keys", "", "listen where others can reach it though there are no API keys", kServe, &S::insecure, "Serving"},
       {"--alias", "NAME", "what clients call the model; default: its file's name", kServe, &S::alias, "Serving"},
       {"--max-queue", "N", "requests that run or wait at once; beyond it clients are told to come back", kServe,

@@ -49,7 +49,7 @@ struct Settings {
   std::string swap;  // "": none
   uint32_t clients = 1;
   // The daemon.
-  std::string listen = "127.0.0.1:8080", alias;
+  std::string listen = "127.0.0.1:8080", alias, keys;
   uint32_t max_queue = 64, grace = 30;
   bool insecure = false;
   // How to compute.

@@ -83,9 +83,10 @@ size_t Sampler::Truncate() {
 TokenId Sampler::Sample(std::span<const float> logits, std::span<const TokenId> history) {
   const bool penalised =
       options_.repeat_penalty != 1 || options_.frequency_penalty != 0 || options_.presence_penalty != 0;
-  if (options_.temperature == 0 && !penalised) return ArgMax(logits);
+  if (options_.temperature == 0 && !penalised && options_.logit_bias.empty()) return ArgMax(logits);
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<TokenId>(i)};
+  for (const auto& [id, bias] : options_.logit_bias) candidates_[id].logit += bias;
   ApplyPenalties(history);
   if (options_.temperature == 0) {
     return std::max_element(candidates_.begin(), candidates_.end(),

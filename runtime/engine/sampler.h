@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -21,6 +22,7 @@ struct SamplingOptions {
   float presence_penalty = 0.0f;   // 0: off; subtracted if seen at all
   int penalty_window = 64;         // how many of the last tokens count as seen; 0: none, -1: all
   uint64_t seed = 0;
+  std::vector<std::pair<TokenId, float>> logit_bias;  // added to these tokens' logits; ids within the vocabulary
 
   // What is out of range, by option name and value.
   Status Check() const;

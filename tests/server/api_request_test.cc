@@ -85,10 +85,9 @@ TEST_F(ApiRequest, NumbersOutOfRangeAreNamedWithTheRange) {
 }
 
 TEST_F(ApiRequest, WhatWouldChangeTheAnswerAndIsNotToBeHadIsRefused) {
-  ExpectBad(R"("logit_bias": {"5": 1})", "logit_bias", "not supported");
   ExpectBad(R"("response_format": {"type": "json_object"})", "response_format", "not supported");
   ExpectBad(R"("tools": [{}])", "tools", "not supported");
-  for (const char* harmless : {R"("logit_bias": {})", R"("logprobs": null)", R"("response_format": {"type": "text"})",
+  for (const char* harmless : {R"("response_format": {"type": "text"})",
                                R"("tools": [])", R"("something_new": {"a": [1]})"}) {
     EXPECT_TRUE(With(harmless).ok()) << harmless;
   }
@@ -108,6 +107,30 @@ TEST_F(ApiRequest, ValuesArriveWhole) {
   EXPECT_EQ(read->prompt, model_->tokenizer().Encode("Once upon", {}));
   EXPECT_EQ(With(R"("stop": "x")")->stops, std::vector<std::string>{"x"});
   EXPECT_EQ(With(R"("stop": null)")->stops, std::vector<std::string>{});
+}
+
+TEST_F(ApiRequest, BiasesAndLogprobs) {
+  EXPECT_EQ(With(R"("logit_bias": {"5": -100, "7": 1.5})")->sampling.logit_bias,
+            (std::vector<std::pair<TokenId, float>>{{5, -100.f}, {7, 1.5f}}));
+  ExpectBad(R"("logit_bias": [1])", "logit_bias", "an array");
+  ExpectBad(R"("logit_bias": {"five": 1})", "logit_bias", "five");
+  ExpectBad(R"("logit_bias": {"99999999": 1})", "logit_bias", "99999999");
+  ExpectBad(R"("logit_bias": {"-1": 1})", "logit_bias", "-1");
+  ExpectBad(R"("logit_bias": {"5": 101})", "logit_bias.5", "-100 to 100");
+  ExpectBad(R"("logit_bias": {"5": "1"})", "logit_bias.5", "-100 to 100");
+  EXPECT_EQ(With(R"("logprobs": 3)")->logprobs, 3u);
+  EXPECT_EQ(With(R"("logprobs": null)")->logprobs, std::nullopt);
+  ExpectBad(R"("logprobs": 21)", "logprobs", "0 to 20");
+  ExpectBad(R"("logprobs": true)", "logprobs", "a whole number");
+  ExpectBad(R"("logprobs": 1, "echo": true)", "logprobs", "not supported");
+  const auto chat = [&](const std::string& fields) {
+    return Read(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}", true);
+  };
+  EXPECT_EQ(chat(R"("logprobs": true, "top_logprobs": 2)")->logprobs, 2u);
+  EXPECT_EQ(chat(R"("logprobs": true)")->logprobs, 0u);
+  EXPECT_EQ(chat(R"("logprobs": false)")->logprobs, std::nullopt);
+  EXPECT_FALSE(chat(R"("top_logprobs": 2)").ok());
+  EXPECT_FALSE(chat(R"("logprobs": 2)").ok());
 }
 
 TEST_F(ApiRequest, PromptsAreTextOrTokens) {

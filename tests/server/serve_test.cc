@@ -9,6 +9,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <cmath>
 #include <thread>
 
 #include "server/api.h"
@@ -217,6 +218,44 @@ TEST_F(Serve, SeveralAnswersHaveTheirOwnSeeds) {
   request["n"] = 1;
   request["seed"] = 7;
   EXPECT_EQ(Post("/v1/completions", request).Json()["choices"][0]["text"], body["choices"][2]["text"]);
+}
+
+TEST_F(Serve, LogprobsAreThoseOfTheTokensDrawn) {
+  json request = Greedy(5);
+  request["logprobs"] = 3;
+  const json logprobs = Post("/v1/completions", request).Json()["choices"][0]["logprobs"];
+  ASSERT_EQ(logprobs["tokens"].size(), 5u);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(logprobs["top_logprobs"][i].size(), 3u);
+    double sum = 0, best = -1e9;
+    for (const auto& [token, logprob] : logprobs["top_logprobs"][i].items()) {
+      sum += std::exp(logprob.get<double>());
+      best = std::max(best, logprob.get<double>());
+    }
+    EXPECT_LE(sum, 1.0001);
+    EXPECT_EQ(logprobs["token_logprobs"][i], best);  // greedy
+  }
+  // Streamed, the same ones.
+  request["stream"] = true;
+  bool done;
+  std::vector<json> streamed;
+  for (const json& event : Events(Post("/v1/completions", request).body, done)) {
+    const json& some = event["choices"][0]["logprobs"];
+    if (!some.is_null()) streamed.insert(streamed.end(), some["token_logprobs"].begin(), some["token_logprobs"].end());
+  }
+  EXPECT_EQ(json(streamed), logprobs["token_logprobs"]);
+}
+
+TEST_F(Serve, ABiasChangesWhatIsDrawn) {
+  json request = Greedy(1);
+  const std::string first = Post("/v1/completions", request).Json()["choices"][0]["text"];
+  const TokenId likeliest = model_->tokenizer().Encode("x" + first, {.add_special = false}).back();
+  request["logit_bias"] = {{std::to_string(likeliest), -100}};
+  EXPECT_NE(Post("/v1/completions", request).Json()["choices"][0]["text"], first);
+  const TokenId king = model_->tokenizer().Encode("x king", {.add_special = false}).back();
+  request["logit_bias"] = {{std::to_string(king), 100}};
+  request["max_tokens"] = 2;
+  EXPECT_EQ(Post("/v1/completions", request).Json()["choices"][0]["text"], " king king");
 }
 
 TEST_F(Serve, ManyClientsGetTheTextTheyGetAlone) {

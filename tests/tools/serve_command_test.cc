@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "tests/gguf/scratch_folder.h"
@@ -126,6 +127,59 @@ TEST_F(ServeCommand, RefusesWhatItCannotListenOn) {
   Socket taken;
   const std::string listen = "127.0.0.1:" + std::to_string(taken.Listen());
   ExpectRefused(RunProgram(Arguments(listen)), {"cannot listen", listen});
+}
+
+TEST_F(ServeCommand, KeysAreWantedAndReadAgain) {
+  const std::string path = folder_.Path("keys");
+  const auto write = [&](const std::string& text) { std::ofstream(path) << text; };
+  // printf %s secret-1 | sha256sum, and of secret-2
+  const std::string first = "f7e7c36e458e80e6b6a2c67d0a9ec09bd718dadd7bfa8d6bf6e7ad526e46c2f7";
+  const std::string second = "f4b6bb6548129dacf11c1a9c4dffffefd4aa6b21fcf4e9754cc03b731cbe7c25";
+  write("# two\nphone " + first + "\n");
+  const uint16_t port = FreePort();
+  Program program(Arguments("127.0.0.1:" + std::to_string(port), {"--keys", path}));
+  const auto status = [&](const std::string& head, const std::string& key) {
+    Socket socket;
+    Ask(socket, port, head + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + (key.empty() ? "" : "Authorization: Bearer " + key + "\r\n") + "\r\n");
+    return socket.ReadAll();
+  };
+  EXPECT_THAT(status("GET /health", ""), HasSubstr("200 OK"));
+  EXPECT_THAT(status("GET /v1/models", ""), HasSubstr("401 Unauthorized"));
+  EXPECT_THAT(status("GET /v1/models", "secret-2"), HasSubstr("not known"));
+  EXPECT_THAT(status("GET /v1/models", "secret-1"), HasSubstr("200 OK"));
+  EXPECT_THAT(status("OPTIONS /v1/models", ""), HasSubstr("204 No Content"));
+  write("phone " + second + "\n");
+  program.Signal(SIGHUP);
+  std::string reply;
+  for (int i = 0; i < 500 && reply.find("200 OK") == std::string::npos; ++i) reply = status("GET /v1/models", "secret-2");
+  EXPECT_THAT(reply, HasSubstr("200 OK"));
+  EXPECT_THAT(status("GET /v1/models", "secret-1"), HasSubstr("401 Unauthorized"));
+  // What is wrong changes nothing.
+  write("phone short\n");
+  program.Signal(SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_THAT(status("GET /v1/models", "secret-2"), HasSubstr("200 OK"));
+  program.Signal(SIGTERM);
+  const Outcome outcome = program.Wait();
+  ExpectDone(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("the old keys stay"));
+  EXPECT_EQ(outcome.err.find("secret"), std::string::npos);
+}
+
+TEST_F(ServeCommand, WrongKeyFilesAreRefused) {
+  const std::string path = folder_.Path("keys");
+  const std::string sum(64, 'a');
+  const auto refused = [&](const std::string& text, std::initializer_list<std::string_view> parts) {
+    std::ofstream(path) << text;
+    ExpectRefused(RunProgram(Arguments("127.0.0.1:0", {"--keys", path})), parts);
+  };
+  refused("", {path, "no key"});
+  refused("name\n", {path + ":1", "SHA-256"});
+  refused("# x\nname " + sum + "0\n", {path + ":2"});
+  refused("name " + sum.substr(1) + "g\n", {path + ":1"});
+  refused("name " + sum + "\nname " + std::string(64, 'b') + "\n", {path + ":2", "twice"});
+  refused("name " + sum + "\nother " + sum + "\n", {path + ":2", "\"name\""});
+  ExpectRefused(RunProgram(Arguments("127.0.0.1:0", {"--keys", path + "-not-there"})), {"-not-there"});
 }
 
 TEST_F(ServeCommand, OthersReachItOnlyWhenToldInSoManyWords) {
