@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")" && pwd)
 "$root/scripts/build.sh" elasticmem
 elasticmem=$root/build/release/tools/elasticmem
 if [[ $# -eq 1 && $1 == serve ]]; then
-  set -- serve -m "$root/models/tales-q8_0.gguf" --memory 75% --context 512 --clients 4
+  set -- serve -m "$root/models/tales-q8_0.gguf" --memory 90% --context 512 --clients 4
 fi
 if [[ $# -gt 0 ]]; then
   exec "$elasticmem" "$@"

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config ccache libabsl-dev libboost1.81-dev libcli11-dev libfmt-dev libhwy-dev libmimalloc-dev
-          libpcre2-dev libssl-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev
+          libpcre2-dev libspdlog-dev libssl-dev libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev nlohmann-json3-dev
           prometheus-cpp-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libgtest-dev libgmock-dev python3 python3-pip)

@@ -1,9 +1,11 @@
 #include "server/api.h"
 
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <chrono>
 #include <ctime>
 #include <random>
 
+#include "base/stopwatch.h"
 #include "server/api_error.h"
 
 namespace elasticmem {
@@ -75,29 +77,34 @@ HttpReply Api::ErrorReply(unsigned status, const std::string& message) {
 }
 
 asio::awaitable<void> Api::Handle(const HttpRequest& request, HttpResponder& responder) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto target = request.target();
-  const std::string_view whole(target.data(), target.size());
-  const std::string_view path = whole.substr(0, whole.find('?'));
+  Exchange exchange;
+  RequestRecord& record = exchange.record;
+  record.id = fmt::format("{:016x}", RandomSeed());
+  record.method = std::string(request.method_string());
+  record.path = std::string(target.substr(0, target.find('?')));
+  responder.AddHeader("X-Request-Id", record.id);
   const bool post = request.method() == boost::beast::http::verb::post;
-  responder.AddHeader("X-Request-Id", fmt::format("{:016x}", RandomSeed()));
-  uint64_t tenant = 0;
-  std::optional<HttpReply> refusal = Refusal(request, path, responder, tenant);
+  std::optional<HttpReply> refusal = Refusal(request, responder, exchange);
   if (refusal) {
     co_await responder.Send(*std::move(refusal));
-  } else if (post && path == "/v1/completions") {
-    co_await Complete(request, responder, ParseCompletion, tenant);
-  } else if (post && path == "/v1/chat/completions") {
-    co_await Complete(request, responder, ParseChatCompletion, tenant);
+  } else if (post && record.path == "/v1/completions") {
+    co_await Complete(request, responder, ParseCompletion, exchange);
+  } else if (post && record.path == "/v1/chat/completions") {
+    co_await Complete(request, responder, ParseChatCompletion, exchange);
   } else {
-    HttpReply reply = AnswerAtOnce(request, path);
+    HttpReply reply = AnswerAtOnce(request, record.path);
     co_await responder.Send(std::move(reply));
   }
+  record.status = responder.status();
+  record.seconds = SecondsSince(begin);
+  if (options_.on_answered) options_.on_answered(record);
 }
 
 // Where there are keys: who has none is told so, and browsers are told that pages of any origin may ask with one. Without
 // keys pages of other origins get nothing, or any website could use a server on its visitor's machine.
-std::optional<HttpReply> Api::Refusal(const HttpRequest& request, std::string_view path, HttpResponder& responder,
-                                      uint64_t& tenant) const {
+std::optional<HttpReply> Api::Refusal(const HttpRequest& request, HttpResponder& responder, Exchange& exchange) const {
   if (!options_.keys) return std::nullopt;
   responder.AddHeader("Access-Control-Allow-Origin", "*");
   if (request.method() == boost::beast::http::verb::options) {
@@ -108,7 +115,7 @@ std::optional<HttpReply> Api::Refusal(const HttpRequest& request, std::string_vi
     reply.status = 204;
     return reply;
   }
-  if (path == "/health") return std::nullopt;
+  if (exchange.record.path == "/health") return std::nullopt;
   const auto header = request[boost::beast::http::field::authorization];
   const std::optional<Keys::Client> client = options_.keys->Find({header.data(), header.size()});
   if (!client) {
@@ -119,7 +126,8 @@ std::optional<HttpReply> Api::Refusal(const HttpRequest& request, std::string_vi
     error.code = "invalid_api_key";
     return ReplyOf(error);
   }
-  tenant = client->tenant;
+  exchange.tenant = client->tenant;
+  exchange.record.client = client->name;
   return std::nullopt;
 }
 
@@ -132,7 +140,8 @@ HttpReply Api::AnswerAtOnce(const HttpRequest& request, std::string_view path) {
   if (!for_get && !for_post) {
     return ReplyOf(SimpleError(404, fmt::format("there is no \"{}\" here", path), "not_found_error"));
   }
-  if (request.method() != (for_get ? verb::get : verb::post)) {
+  const verb method = request.method() == verb::head ? verb::get : request.method();
+  if (method != (for_get ? verb::get : verb::post)) {
     return ReplyOf(SimpleError(405, fmt::format("\"{}\" takes {} only", path, for_get ? "GET" : "POST")));
   }
   if (path == "/health") return JsonReply(Health());
@@ -155,10 +164,10 @@ OrApiError<CompletionRequest> Api::Parse(std::string_view body, Reader read) con
 }
 
 asio::awaitable<void> Api::Complete(const HttpRequest& request, HttpResponder& responder, Reader read,
-                                   uint64_t tenant) {
+                                   Exchange& exchange) {
   OrApiError<CompletionRequest> parsed = Parse(request.body(), read);
   OrApiError<std::shared_ptr<Answering>> begun = parsed.error();
-  if (parsed.ok()) begun = Begin(std::move(*parsed), tenant, responder.executor());
+  if (parsed.ok()) begun = Begin(std::move(*parsed), exchange.tenant, responder.executor());
   if (!begun.ok()) {
     if (begun.error().http_status == 429) responder.AddHeader("Retry-After", "1");
     HttpReply reply = ReplyOf(begun.error());
@@ -170,6 +179,14 @@ asio::awaitable<void> Api::Complete(const HttpRequest& request, HttpResponder& r
     co_await (StreamAnswers(*answering, responder) || responder.WaitForDisconnect());
   } else {
     co_await (CollectAnswers(*answering, responder) || responder.WaitForDisconnect());
+  }
+  for (const Answer& answer : answering->answers) {
+    const GenerationUsage& usage = answer.end.usage;
+    GenerationUsage& sum = exchange.record.usage;
+    sum.prompt_tokens = std::max(sum.prompt_tokens, usage.prompt_tokens);
+    sum.cached_tokens = std::max(sum.cached_tokens, usage.cached_tokens);
+    sum.queue_seconds = std::max(sum.queue_seconds, usage.queue_seconds);
+    sum.generated_tokens += usage.generated_tokens;
   }
 }
 

@@ -15,6 +15,7 @@
 #include "server/http_server.h"
 #include "server/keys.h"
 #include "server/metrics.h"
+#include "server/request_log.h"
 
 namespace elasticmem {
 
@@ -24,6 +25,7 @@ struct ApiOptions {
   std::chrono::milliseconds ping{5000};       // how often a stream that has nothing to tell shows that it lives
   std::function<uint32_t()> connections;      // how many there are, for the metrics
   std::optional<Keys> keys;                   // nothing: anyone may ask anything
+  std::function<void(const RequestRecord&)> on_answered;  // for a log
 };
 
 // Lives on the I/O thread.
@@ -41,13 +43,17 @@ class Api {
 
  private:
   struct Answering;
+  // A request on its way.
+  struct Exchange {
+    RequestRecord record;
+    uint64_t tenant = 0;
+  };
   using Reader = OrApiError<CompletionRequest> (*)(const nlohmann::json&, const RequestContext&);
 
   HttpReply AnswerAtOnce(const HttpRequest& request, std::string_view path);
-  std::optional<HttpReply> Refusal(const HttpRequest& request, std::string_view path, HttpResponder& responder,
-                                   uint64_t& tenant) const;
+  std::optional<HttpReply> Refusal(const HttpRequest& request, HttpResponder& responder, Exchange& exchange) const;
   boost::asio::awaitable<void> Complete(const HttpRequest& request, HttpResponder& responder, Reader read,
-                                        uint64_t tenant);
+                                        Exchange& exchange);
   OrApiError<CompletionRequest> Parse(std::string_view body, Reader read) const;
   OrApiError<std::shared_ptr<Answering>> Begin(CompletionRequest request, uint64_t tenant,
                                                const boost::asio::any_io_executor& executor);

@@ -21,8 +21,7 @@ Generator::Generator(Engine* engine, const GeneratorOptions& options)
 }
 
 Generator::~Generator() {
-  Stop(Error(StatusCode::kUnavailable, "the server is stopping"));
-  thread_.join();
+  Join(Error(StatusCode::kUnavailable, "the server is stopping"));
 }
 
 BatcherOptions Generator::SeeLogits(BatcherOptions options) {
@@ -75,6 +74,11 @@ void Generator::Stop(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!stop_) stop_ = reason;
   wake_.notify_one();
+}
+
+void Generator::Join(const Status& reason) {
+  Stop(reason);
+  if (thread_.joinable()) thread_.join();
 }
 
 void Generator::Loop() {

@@ -102,6 +102,8 @@ class Generator {
   uint32_t jobs() const;
   // Ends the thread after the step that runs; jobs that are left end with `reason`. Idempotent.
   void Stop(const Status& reason);
+  // Stop, and waits for that: no sink is called any more.
+  void Join(const Status& reason);
 
  private:
   using Clock = std::chrono::steady_clock;

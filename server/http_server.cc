@@ -43,7 +43,7 @@ bool IsAmbiguous(const HttpRequest& request) {
 }  // namespace
 
 HttpResponder::HttpResponder(beast::tcp_stream& stream, const HttpRequest& request, const HttpServerOptions& options)
-    : stream_(stream), options_(options), version_(request.version()), keep_alive_(request.keep_alive()) {}
+    : stream_(stream), options_(options), version_(request.version()), head_(request.method() == http::verb::head), keep_alive_(request.keep_alive()) {}
 
 asio::awaitable<void> HttpResponder::Send(HttpReply reply) {
   http::response<http::string_body> response(static_cast<http::status>(reply.status), version_);
@@ -52,9 +52,11 @@ asio::awaitable<void> HttpResponder::Send(HttpReply reply) {
   response.keep_alive(keep_alive_);
   response.body() = std::move(reply.body);
   response.prepare_payload();
+  if (head_) response.body().clear();  // its length is told all the same
   stream_.expires_after(options_.read_time);
   const auto [error, bytes] = co_await http::async_write(stream_, response, kNoThrow);
   broken_ |= static_cast<bool>(error);
+  if (!error) status_ = reply.status;
 }
 
 asio::awaitable<void> HttpResponder::BeginEvents() {
@@ -70,6 +72,7 @@ asio::awaitable<void> HttpResponder::BeginEvents() {
   stream_.expires_after(options_.read_time);
   const auto [error, bytes] = co_await http::async_write_header(stream_, serializer, kNoThrow);
   broken_ |= static_cast<bool>(error);
+  if (!error) status_ = response.result_int();
 }
 
 asio::awaitable<void> HttpResponder::SendEvents(std::string events) {

@@ -55,6 +55,7 @@ class HttpResponder {
   // Completes when the client has gone; never where it sends more instead.
   boost::asio::awaitable<void> WaitForDisconnect();
 
+  unsigned status() const { return status_; }  // that was sent; 0: none
   // Nothing more can be sent: the client has gone, or takes nothing.
   bool broken() const { return broken_; }
   bool keep_alive() const { return keep_alive_ && !broken_; }
@@ -65,8 +66,10 @@ class HttpResponder {
   const HttpServerOptions& options_;
   const unsigned version_;
   std::vector<std::pair<std::string, std::string>> headers_;
+  const bool head_;  // the request is HEAD: its answer has no body
   bool keep_alive_;
   bool broken_ = false;
+  unsigned status_ = 0;
 };
 
 class HttpServer {

@@ -217,30 +217,33 @@ Status InspectCommand(const Settings& settings) {
 Status PlanCommand(const Settings& settings) {
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
   const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
-  const uint32_t clients = std::max<uint32_t>(1, settings.clients);
   EM_ASSIGN_OR_RETURN(EngineOptions options, MakeEngineOptions(settings, *model, context, 1));
-  options.sequences = clients;
-  EM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::Plan(*model, options));
-  EM_ASSIGN_OR_RETURN(const MemoryPlan smallest, Engine::Plan(*model, options, /*smallest=*/true));
+  options.sequences = std::max<uint32_t>(1, settings.clients);
+  return PrintPlan(settings, *model, options);
+}
+
+Status PrintPlan(const Settings& settings, const Model& model, const EngineOptions& options) {
+  EM_ASSIGN_OR_RETURN(const MemoryPlan plan, Engine::Plan(model, options));
+  EM_ASSIGN_OR_RETURN(const MemoryPlan smallest, Engine::Plan(model, options, /*smallest=*/true));
   const Cores cores = ClassifyCores(UsableCores());
-  if (settings.json) {
-    Json json = PlanJson(plan);
-    json["budget_bytes"] = options.budget_bytes;
-    json["smallest_bytes"] = smallest.TotalBytes();
-    json["threads"] = options.threads;
-    json["cores"] = {{"fast", cores.fast}, {"slow", cores.slow}};
-    if (options.host_budget_bytes > 0) {
-      json["host"] = {{"budget_bytes", options.host_budget_bytes},
-                      {"total_bytes", plan.HostBytes()},
-                      {"smallest_bytes", smallest.HostBytes()},
-                      {"slots", plan.host_slots},
-                      {"needs", NeedsJson(plan.host_needs)}};
-    }
-    std::printf("%s\n", Print(json).c_str());
-  } else {
-    std::printf("%s\n  %s\n", PlanText(model->spec(), plan, smallest, clients, context).c_str(),
+  if (!settings.json) {
+    std::printf("%s\n  %s\n", PlanText(model.spec(), plan, smallest, options.sequences, options.kv_tokens).c_str(),
                 ThreadsText(options.threads, cores).c_str());
+    return absl::OkStatus();
   }
+  Json json = PlanJson(plan);
+  json["budget_bytes"] = options.budget_bytes;
+  json["smallest_bytes"] = smallest.TotalBytes();
+  json["threads"] = options.threads;
+  json["cores"] = {{"fast", cores.fast}, {"slow", cores.slow}};
+  if (options.host_budget_bytes > 0) {
+    json["host"] = {{"budget_bytes", options.host_budget_bytes},
+                    {"total_bytes", plan.HostBytes()},
+                    {"smallest_bytes", smallest.HostBytes()},
+                    {"slots", plan.host_slots},
+                    {"needs", NeedsJson(plan.host_needs)}};
+  }
+  std::printf("%s\n", Print(json).c_str());
   return absl::OkStatus();
 }
 

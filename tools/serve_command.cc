@@ -2,11 +2,13 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "base/units.h"
 #include "server/api.h"
@@ -44,36 +46,121 @@ bool IsLoopback(const std::string& host) {
   return !error && address.is_loopback();
 }
 
-// Whoever runs has some time to end; then the generator ends them.
-asio::awaitable<void> Drain(Generator& generator, HttpServer& server, std::chrono::seconds grace, asio::io_context& context) {
-  server.StopAccepting();
-  generator.Refuse();
-  const auto until = std::chrono::steady_clock::now() + grace;
-  asio::steady_timer timer(context);
-  const auto wait = [&]() -> asio::awaitable<void> {
-    timer.expires_after(kPoll);
-    co_await timer.async_wait(asio::use_awaitable);
+// The I/O thread, from before the model is loaded to after the last answer. Until there is an Api everyone is told to come
+// back.
+class Daemon {
+ public:
+  Daemon(const Settings& settings, const HttpServerOptions& http, RequestLog& log) : settings_(settings), log_(log) {
+    const auto handle = [this](const HttpRequest& request, HttpResponder& responder) { return Handle(request, responder); };
+    network_ = std::make_unique<Network>(http, handle);
+  }
+  ~Daemon() {
+    if (!thread_.joinable()) return;
+    network_->io.stop();
+    thread_.join();
+  }
+
+  Status Listen() {
+    EM_RETURN_IF_ERROR(network_->server.Listen());
+    thread_ = std::thread([this] { network_->io.run(); });
+    return absl::OkStatus();
+  }
+  uint16_t port() const { return network_->server.port(); }
+  uint32_t connections() const { return network_->server.connections(); }
+
+  // Answers until a signal says that it is enough.
+  void Run(Api& api, Generator& generator) {
+    asio::post(network_->io, [&] {
+      api_ = &api;
+      network_->reloads.add(SIGHUP);
+      AwaitReload();
+      network_->stops.add(SIGINT);
+      network_->stops.add(SIGTERM);
+      network_->stops.async_wait([&](const boost::system::error_code& error, int) {
+        if (error) return;
+        log_.Say(fmt::format("stopping: requests have {} s to end", settings_.grace));
+        asio::co_spawn(network_->io, Drain(generator), asio::detached);
+        network_->stops.async_wait([&](const boost::system::error_code& again, int) {  // the second one means it
+          if (!again) network_->io.stop();
+        });
+      });
+    });
+    thread_.join();
+    // What is left would tell a thread that is not there any more; and connections that are left still know both.
+    generator.Join(Stopping());
+    network_.reset();
+  }
+
+ private:
+  struct Network {
+    Network(const HttpServerOptions& http, HttpServer::Handler handler)
+        : server(io, http, std::move(handler), Api::ErrorReply) {}
+    asio::io_context io{1};
+    HttpServer server;
+    asio::signal_set stops{io};
+    asio::signal_set reloads{io};
   };
-  while (generator.jobs() > 0 && std::chrono::steady_clock::now() < until) co_await wait();
-  generator.Stop(Error(StatusCode::kUnavailable, "the server is stopping"));
-  while (generator.jobs() > 0) co_await wait();
-  co_await wait();  // what has been written last leaves
-  context.stop();
+  static Status Stopping() { return Error(StatusCode::kUnavailable, "the server is stopping"); }
+
+  asio::awaitable<void> Handle(const HttpRequest& request, HttpResponder& responder) {
+    if (api_) {
+      co_await api_->Handle(request, responder);
+      co_return;
+    }
+    responder.AddHeader("Retry-After", "1");
+    HttpReply reply = Api::ErrorReply(503, "the model is being loaded");
+    co_await responder.Send(std::move(reply));
+  }
+
+  // Whoever runs has some time to end; then the generator ends them.
+  asio::awaitable<void> Drain(Generator& generator) {
+    network_->server.StopAccepting();
+    generator.Refuse();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(settings_.grace);
+    while (generator.jobs() > 0 && std::chrono::steady_clock::now() < until) co_await Wait();
+    generator.Stop(Stopping());
+    while (generator.jobs() > 0) co_await Wait();
+    co_await Wait();  // what has been written last leaves
+    network_->io.stop();
+  }
+  asio::awaitable<void> Wait() {
+    asio::steady_timer timer(network_->io, kPoll);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+
+  void AwaitReload() {
+    network_->reloads.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      Reload();
+      AwaitReload();
+    });
+  }
+  // Keys that cannot be read change nothing.
+  void Reload() {
+    if (settings_.keys.empty()) return log_.Say("SIGHUP: there are no keys to read; everything else wants a restart");
+    StatusOr<Keys> keys = Keys::Load(settings_.keys);
+    if (!keys.ok()) return log_.Say(fmt::format("SIGHUP: the old keys stay: {}", Message(keys.status())));
+    log_.Say(fmt::format("SIGHUP: {} keys read; everything else wants a restart", keys->size()));
+    api_->ReplaceKeys(*std::move(keys));
+  }
+
+  const Settings& settings_;
+  RequestLog& log_;
+  std::unique_ptr<Network> network_;
+  Api* api_ = nullptr;
+  std::thread thread_;
+};
+
+StatusOr<RequestLog::Format> LogFormat(const std::string& name) {
+  if (name == "text") return RequestLog::Format::kText;
+  if (name == "json") return RequestLog::Format::kJson;
+  if (name == "off") return RequestLog::Format::kOff;
+  return InvalidInput("--log is \"{}\"; expected text, json or off", name);
 }
 
-// Keys that cannot be read change nothing.
-void Reload(const Settings& settings, Api& api) {
-  if (settings.keys.empty()) {
-    std::fprintf(stderr, "SIGHUP: there is nothing to read again; everything but --keys wants a restart\n");
-    return;
-  }
-  StatusOr<Keys> keys = Keys::Load(settings.keys);
-  if (!keys.ok()) {
-    std::fprintf(stderr, "SIGHUP: the old keys stay: %s\n", std::string(Message(keys.status())).c_str());
-    return;
-  }
-  std::fprintf(stderr, "SIGHUP: read %zu keys; everything else wants a restart\n", keys->size());
-  api.ReplaceKeys(*std::move(keys));
+std::string Url(const std::string& host, uint16_t port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
 }  // namespace
@@ -81,6 +168,7 @@ void Reload(const Settings& settings, Api& api) {
 Status ServeCommand(const Settings& settings) {
   HttpServerOptions http;
   EM_RETURN_IF_ERROR(ReadListen(settings.listen, http));
+  EM_ASSIGN_OR_RETURN(const RequestLog::Format format, LogFormat(settings.log));
   ApiOptions api_options;
   if (!settings.keys.empty()) {
     if (settings.insecure) return InvalidInput("--keys and --without-keys contradict each other");
@@ -94,51 +182,35 @@ Status ServeCommand(const Settings& settings) {
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, OpenModel(settings));
   const uint32_t clients = std::max<uint32_t>(1, settings.clients);
   const uint32_t context = settings.context > 0 ? settings.context : model->spec().context;
+  // Room for one whole context at least, however many share it.
+  const auto kv_tokens = static_cast<uint32_t>(CeilDiv<uint64_t>(context, clients));
   Settings engine_settings = settings;
   engine_settings.prefix_cache = true;
+  if (settings.check) {
+    EM_ASSIGN_OR_RETURN(EngineOptions plan, MakeEngineOptions(engine_settings, *model, kv_tokens, clients));
+    plan.sequences = clients;
+    return PrintPlan(settings, *model, plan);
+  }
+  RequestLog log(format);
+  Daemon daemon(settings, http, log);
+  EM_RETURN_IF_ERROR(daemon.Listen());
   EM_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                      OpenEngine(engine_settings, *model, static_cast<uint32_t>(CeilDiv<uint64_t>(context, clients)),
-                                 clients, clients));
+                      OpenEngine(engine_settings, *model, kv_tokens, clients, clients));
   GeneratorOptions options;
   options.batcher.max_batch = clients;
   options.max_queued_jobs = settings.max_queue;
   Generator generator(engine.get(), options);
-
-  asio::io_context io(1);
   api_options.model_name =
       settings.alias.empty() ? std::filesystem::path(settings.model).stem().string() : settings.alias;
   api_options.sampling = Sampling(settings);
-  std::unique_ptr<HttpServer> server;
-  api_options.connections = [&] { return server->connections(); };
+  api_options.connections = [&] { return daemon.connections(); };
+  api_options.on_answered = [&](const RequestRecord& record) { log.Write(record); };
   Api api(*model, *engine, generator, api_options);
-  server = std::make_unique<HttpServer>(
-      io, http, [&](const HttpRequest& request, HttpResponder& responder) { return api.Handle(request, responder); },
-      Api::ErrorReply);
-  EM_RETURN_IF_ERROR(server->Listen());
-  const bool v6 = http.host.find(':') != std::string::npos;
-  const std::string url = fmt::format("http://{}{}{}:{}", v6 ? "[" : "", http.host, v6 ? "]" : "", server->port());
+  const std::string url = Url(http.host, daemon.port());
   std::fprintf(stderr,
                "listening on %s; try\n  curl %s/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n",
                url.c_str(), url.c_str());
-
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&](const boost::system::error_code& error, int) {
-    if (error) return;
-    asio::co_spawn(io, Drain(generator, *server, std::chrono::seconds(settings.grace), io), asio::detached);
-    signals.async_wait([&](const boost::system::error_code& again, int) {  // the second one means it
-      if (!again) io.stop();
-    });
-  });
-  asio::signal_set reloads(io, SIGHUP);
-  std::function<void()> await_reload = [&] {
-    reloads.async_wait([&](const boost::system::error_code& error, int) {
-      if (error) return;
-      Reload(settings, api);
-      await_reload();
-    });
-  };
-  await_reload();
-  io.run();
+  daemon.Run(api, generator);
   return absl::OkStatus();
 }
 

@@ -40,6 +40,8 @@ Status WriteTextFile(const std::string& path, const std::string& text);
 // Runs a command; the Status becomes the exit code in main.
 Status RunCommand(const Settings& settings);
 Status InspectCommand(const Settings& settings);
+// Where every byte would go with these options: a table, or with --json an object.
+Status PrintPlan(const Settings& settings, const Model& model, const EngineOptions& options);
 Status PackCommand(const Settings& settings);
 Status PlanCommand(const Settings& settings);
 Status TokenizeCommand(const Settings& settings, const std::string& text);

@@ -78,6 +78,8 @@ const std::vector<Option>& Options() {
        "again", kServe, &S::keys, "Serving"},
       {"--without-keys", "", "listen where others can reach it though there are no API keys", kServe, &S::insecure, "Serving"},
       {"--alias", "NAME", "what clients call the model; default: its file's name", kServe, &S::alias, "Serving"},
+      {"--check", "", "check everything that is set and print the plan, without starting", kServe, &S::check, "Serving"},
+      {"--log", "FORMAT", "a line for each request on stderr: text, json or off", kServe, &S::log, "Serving"},
       {"--max-queue", "N", "requests that run or wait at once; beyond it clients are told to come back", kServe,
        &S::max_queue, "Serving"},
       {"--grace", "SECONDS", "how long requests may go on after SIGTERM", kServe, &S::grace, "Serving"},

@@ -49,9 +49,9 @@ struct Settings {
   std::string swap;  // "": none
   uint32_t clients = 1;
   // The daemon.
-  std::string listen = "127.0.0.1:8080", alias, keys;
+  std::string listen = "127.0.0.1:8080", alias, keys, log = "text";
   uint32_t max_queue = 64, grace = 30;
-  bool insecure = false;
+  bool insecure = false, check = false;
   // How to compute.
   std::string mode = "auto";
   std::string policy = "elastic";

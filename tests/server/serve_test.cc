@@ -67,10 +67,11 @@ class Client {
     http::write(socket_, request);
     return Read();
   }
-  bool AtEnd() {
+  // Whether there is nothing more; what there is is added to `all`.
+  bool AtEnd(std::string* all = nullptr) {
     char byte;
     boost::system::error_code error;
-    socket_.read_some(asio::buffer(&byte, 1), error);
+    if (socket_.read_some(asio::buffer(&byte, 1), error) == 1 && all) *all += byte;
     return error == asio::error::eof || error == asio::error::connection_reset;
   }
 
@@ -321,6 +322,18 @@ TEST_F(Serve, AConnectionServesManyRequests) {
     stream["stream"] = true;
     EXPECT_EQ(client.Ask(http::verb::post, "/v1/completions", stream.dump()).status, 200u);
   }
+}
+
+TEST_F(Serve, AHeadRequestGetsNoBody) {
+  Client client(server_->port());
+  client.Write("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  std::string all;
+  while (!client.AtEnd(&all)) {
+  }
+  const size_t second = all.find("HTTP/1.1", 1);
+  ASSERT_NE(second, std::string::npos) << all;
+  EXPECT_THAT(all.substr(0, second), ::testing::EndsWith("\r\n\r\n"));
+  EXPECT_THAT(all.substr(second), ::testing::EndsWith("{\"status\":\"ok\"}"));
 }
 
 TEST_F(Serve, PromptsBeyondTheContextAreRefusedWithBothNumbers) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "tests/gguf/scratch_folder.h"
@@ -75,8 +76,22 @@ class ServeCommand : public ::testing::Test {
     return arguments;
   }
   static uint16_t FreePort() { return Socket().Listen(); }
+  // Until the model is loaded.
+  static void AwaitReady(uint16_t port) {
+    for (int i = 0; i < 1000; ++i) {
+      Socket socket;
+      if (socket.Connect(port)) {
+        socket.Write("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        const std::string reply = socket.ReadAll();
+        if (reply.find("200 OK") != std::string::npos) return;
+        EXPECT_THAT(reply, HasSubstr("503 Service Unavailable"));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    FAIL() << "the daemon does not get ready";
+  }
   static void Ask(Socket& socket, uint16_t port, const std::string& request) {
-    for (int i = 0; i < 1000 && !socket.Connect(port); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(socket.Connect(port));
     socket.Write(request);
   }
   static std::string Completion(int tokens) {
@@ -91,6 +106,7 @@ class ServeCommand : public ::testing::Test {
 TEST_F(ServeCommand, AnswersAndStopsWhenAsked) {
   const uint16_t port = FreePort();
   Program program(Arguments("127.0.0.1:" + std::to_string(port), {"--alias", "fairy"}));
+  AwaitReady(port);
   Socket models;
   Ask(models, port, "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(models.ReadAll(), HasSubstr("\"id\":\"fairy\""));
@@ -104,12 +120,16 @@ TEST_F(ServeCommand, AnswersAndStopsWhenAsked) {
   EXPECT_THAT(answer, HasSubstr("data: [DONE]"));
   const Outcome outcome = program.Wait();
   ExpectDone(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("method=\"POST\" path=\"/v1/completions\" status=200"));
+  EXPECT_THAT(outcome.err, HasSubstr("generated_tokens=60"));
+  EXPECT_EQ(outcome.err.find("Once upon"), outcome.err.rfind("Once upon"));  // that of the curl line; prompts are not logged
   EXPECT_THAT(outcome.err, HasSubstr("listening on http://127.0.0.1:" + std::to_string(port)));
 }
 
 TEST_F(ServeCommand, WhatTakesTooLongIsToldOfTheStop) {
   const uint16_t port = FreePort();
   Program program(Arguments("127.0.0.1:" + std::to_string(port), {"--grace", "0"}));
+  AwaitReady(port);
   Socket stream;
   Ask(stream, port, Completion(900));
   std::string answer = stream.Read();
@@ -117,6 +137,22 @@ TEST_F(ServeCommand, WhatTakesTooLongIsToldOfTheStop) {
   answer += stream.ReadAll();
   EXPECT_THAT(answer, HasSubstr("the server is stopping"));
   ExpectDone(program.Wait());
+}
+
+TEST_F(ServeCommand, TheSecondSignalMeansIt) {
+  const uint16_t port = FreePort();
+  Program program(Arguments("127.0.0.1:" + std::to_string(port)));
+  AwaitReady(port);
+  Socket stream, waiting;
+  Ask(stream, port, Completion(900));
+  Ask(waiting, port, "POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_THAT(stream.Read(), HasSubstr("200 OK"));
+  program.Signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  program.Signal(SIGTERM);
+  const auto begin = std::chrono::steady_clock::now();
+  ExpectDone(program.Wait());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST_F(ServeCommand, RefusesWhatItCannotListenOn) {
@@ -138,6 +174,7 @@ TEST_F(ServeCommand, KeysAreWantedAndReadAgain) {
   write("# two\nphone " + first + "\n");
   const uint16_t port = FreePort();
   Program program(Arguments("127.0.0.1:" + std::to_string(port), {"--keys", path}));
+  AwaitReady(port);
   const auto status = [&](const std::string& head, const std::string& key) {
     Socket socket;
     Ask(socket, port, head + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + (key.empty() ? "" : "Authorization: Bearer " + key + "\r\n") + "\r\n");
@@ -180,6 +217,41 @@ TEST_F(ServeCommand, WrongKeyFilesAreRefused) {
   refused("name " + sum + "\nname " + std::string(64, 'b') + "\n", {path + ":2", "twice"});
   refused("name " + sum + "\nother " + sum + "\n", {path + ":2", "\"name\""});
   ExpectRefused(RunProgram(Arguments("127.0.0.1:0", {"--keys", path + "-not-there"})), {"-not-there"});
+}
+
+TEST_F(ServeCommand, LogsJsonForMachines) {
+  const uint16_t port = FreePort();
+  Program program(Arguments("127.0.0.1:" + std::to_string(port), {"--log", "json"}));
+  AwaitReady(port);
+  Socket socket;
+  Ask(socket, port, "GET /no\"such HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string reply = socket.ReadAll();
+  program.Signal(SIGTERM);
+  const Outcome outcome = program.Wait();
+  ExpectDone(outcome);
+  std::istringstream lines(outcome.err);
+  bool found = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("{")) continue;
+    const auto json = nlohmann::json::parse(line);
+    if (json.value("path", "") != "/no\"such") continue;
+    found = true;
+    EXPECT_EQ(json["status"], 404);
+    EXPECT_THAT(reply, HasSubstr("X-Request-Id: " + json["request"].get<std::string>()));
+  }
+  EXPECT_TRUE(found) << outcome.err;
+  ExpectRefused(RunProgram(Arguments("127.0.0.1:0", {"--log", "loud"})), {"--log", "loud", "json"});
+}
+
+TEST_F(ServeCommand, ChecksWithoutStarting) {
+  const Outcome checked = RunProgram(Arguments("127.0.0.1:0", {"--check"}));
+  ExpectDone(checked);
+  EXPECT_THAT(checked.out, HasSubstr("KV for 2 x 512 tokens"));
+  ExpectRefused(RunProgram(Arguments("0.0.0.0:0", {"--check"})), {"--without-keys"});
+  ExpectRefused(RunProgram({"serve", "-m", SourcePath(kTales), "--memory", "100KiB", "--check"}), {"too small"});
+  // What the configs of the project say.
+  const std::string config = SourcePath("configs/serve-tales.toml");
+  ExpectDone(RunProgram({"serve", "--config", config, "-m", SourcePath(kTales), "--check"}));
 }
 
 TEST_F(ServeCommand, OthersReachItOnlyWhenToldInSoManyWords) {
