@@ -16,7 +16,7 @@ double SecondsBetween(std::chrono::steady_clock::time_point begin, std::chrono::
 
 Generator::Generator(Engine* engine, const GeneratorOptions& options)
     : engine_(engine), options_(options), batcher_(engine, SeeLogits(options.batcher)) {
-  UpdateSnapshot();
+  Publish();
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -85,6 +85,7 @@ void Generator::Loop() {
   while (TakeCommands()) RunStep();
   const Status reason = *stop_;
   while (!running_.empty()) End(running_.begin()->first, reason, "");
+  Publish();
   std::deque<Waiting> left;
   {
     const std::lock_guard lock(mutex_);
@@ -137,10 +138,7 @@ void Generator::Begin(Waiting waiting) {
 }
 
 void Generator::RunStep() {
-  if (!batcher_.busy()) {
-    UpdateSnapshot();
-    return;
-  }
+  if (!batcher_.busy()) return Publish();
   const Clock::time_point begin = Clock::now();
   logits_.clear();
   const StatusOr<std::vector<BatchEvent>> events = batcher_.Step();
@@ -148,8 +146,7 @@ void Generator::RunStep() {
     // What a step lacks no client can mend: all who run are told, and what comes next is tried again.
     const Status status = WithContext(events.status(), "the step failed");
     while (!running_.empty()) End(running_.begin()->first, status, "");
-    UpdateSnapshot();
-    return;
+    return Publish();
   }
   for (auto& [id, running] : running_) {
     if (running.began || !batcher_.begun(running.conversation)) continue;
@@ -164,7 +161,7 @@ void Generator::RunStep() {
     if (event.token) OnToken(id, running_.at(id), *event.token);
     if (event.finish && running_.contains(id)) End(id, absl::OkStatus(), Name(*event.finish));
   }
-  UpdateSnapshot();
+  Publish();
 }
 
 void Generator::OnToken(JobId id, Running& running, TokenId token) {
@@ -179,7 +176,7 @@ void Generator::OnToken(JobId id, Running& running, TokenId token) {
   std::vector<TokenLogprobs> logprobs;
   if (running.job.logprobs) logprobs.push_back(LogprobsOf(running.conversation, token, *running.job.logprobs));
   if (!text.empty() || !logprobs.empty()) {
-    running.job.on_event({.text = std::move(text), .logprobs = std::move(logprobs), .end = std::nullopt});
+    Tell(running.job, {.text = std::move(text), .logprobs = std::move(logprobs), .end = std::nullopt});
   }
   if (running.filter.stopped()) End(id, absl::OkStatus(), Name(FinishReason::kEndOfText));
 }
@@ -211,27 +208,35 @@ void Generator::End(JobId id, Status status, std::string_view reason) {
   std::string text;
   if (status.ok()) text = running.filter.Finish();  // half a character that nothing completed is dropped
   batcher_.Close(running.conversation);
-  {
-    const std::lock_guard lock(mutex_);
-    --queued_jobs_;
-    queued_tokens_ -= running.usage.prompt_tokens + running.job.request.max_tokens;
-    ++(!status.ok() ? snapshot_.failed : reason == "cancelled" ? snapshot_.cancelled : snapshot_.finished);
-  }
-  running.job.on_event({std::move(text), {}, GenerationEvent::End{std::move(status), reason, running.usage}});
+  ++ended_.jobs;
+  ended_.tokens += running.usage.prompt_tokens + running.job.request.max_tokens;
+  ++(!status.ok() ? ended_.failed : reason == "cancelled" ? ended_.cancelled : ended_.finished);
+  Tell(running.job, {std::move(text), {}, GenerationEvent::End{std::move(status), reason, running.usage}});
 }
 
-void Generator::UpdateSnapshot() {
+// First how things stand now, then what has happened: who hears of an end and asks finds it counted.
+void Generator::Publish() {
   const MemoryUse memory = engine_->memory_use();
   const EngineStatistics statistics = engine_->statistics();
-  const std::lock_guard lock(mutex_);
-  snapshot_.batcher = batcher_.statistics();
-  snapshot_.engine = statistics;
-  snapshot_.memory = memory;
-  snapshot_.running = batcher_.running();
-  snapshot_.waiting = batcher_.waiting();
-  snapshot_.budget_bytes = engine_->budget().total_bytes();
-  snapshot_.used_bytes = engine_->budget().total_bytes() - engine_->budget().available_bytes();
-  snapshot_.peak_bytes = engine_->budget().peak_bytes();
+  {
+    const std::lock_guard lock(mutex_);
+    queued_jobs_ -= ended_.jobs;
+    queued_tokens_ -= ended_.tokens;
+    snapshot_.finished += ended_.finished;
+    snapshot_.cancelled += ended_.cancelled;
+    snapshot_.failed += ended_.failed;
+    snapshot_.batcher = batcher_.statistics();
+    snapshot_.engine = statistics;
+    snapshot_.memory = memory;
+    snapshot_.running = batcher_.running();
+    snapshot_.waiting = batcher_.waiting();
+    snapshot_.budget_bytes = engine_->budget().total_bytes();
+    snapshot_.used_bytes = engine_->budget().total_bytes() - engine_->budget().available_bytes();
+    snapshot_.peak_bytes = engine_->budget().peak_bytes();
+  }
+  ended_ = {};
+  for (auto& [hear, event] : told_) hear(std::move(event));
+  told_.clear();
 }
 
 }  // namespace elasticmem

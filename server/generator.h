@@ -129,7 +129,8 @@ class Generator {
   void OnToken(JobId id, Running& running, TokenId token);
   TokenLogprobs LogprobsOf(ConversationId conversation, TokenId token, uint32_t top) const;
   void End(JobId id, Status status, std::string_view reason);
-  void UpdateSnapshot();
+  void Tell(const GenerationJob& job, GenerationEvent event) { told_.emplace_back(job.on_event, std::move(event)); }
+  void Publish();
   BatcherOptions SeeLogits(BatcherOptions options);
   static uint64_t TokensOf(const Request& request) { return request.prompt.size() + request.max_tokens; }
 
@@ -138,6 +139,11 @@ class Generator {
   Batcher batcher_;
   std::map<JobId, Running> running_;
   std::map<ConversationId, JobId> job_of_;
+  std::vector<std::pair<std::function<void(GenerationEvent)>, GenerationEvent>> told_;  // but not yet heard
+  struct {
+    uint32_t jobs = 0;
+    uint64_t tokens = 0, finished = 0, cancelled = 0, failed = 0;
+  } ended_;  // since the last Publish
   std::map<ConversationId, std::span<const float>> logits_;  // of the last step; valid until the next
 
   mutable std::mutex mutex_;  // guards what follows
