@@ -7,6 +7,7 @@
 
 #include "base/stopwatch.h"
 #include "server/api_error.h"
+#include "server/json_text.h"
 
 namespace elasticmem {
 namespace {
@@ -17,8 +18,7 @@ using namespace asio::experimental::awaitable_operators;
 
 constexpr auto kForever = std::chrono::hours(24);
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-std::string ServerSentEvent(const Json& json) { return "data: " + Dump(json) + "\n\n"; }
+std::string ServerSentEvent(const Json& json) { return "data: " + JsonText(json) + "\n\n"; }
 
 uint64_t RandomSeed() {
   static std::random_device device;
@@ -30,7 +30,7 @@ std::string NewId(bool chat) { return fmt::format("{}-{:016x}", chat ? "chatcmpl
 HttpReply JsonReply(std::string body) { return {.status = 200, .content_type = "application/json", .body = std::move(body)}; }
 
 HttpReply ReplyOf(const ApiError& error) {
-  HttpReply reply = JsonReply(Dump(ToJson(error)));
+  HttpReply reply = JsonReply(JsonText(ToJson(error)));
   reply.status = static_cast<unsigned>(error.http_status);
   return reply;
 }
@@ -295,7 +295,7 @@ asio::awaitable<void> Api::CollectAnswers(Answering& answering, HttpResponder& r
   }
   HttpReply reply;
   if (answering.failed.ok()) {
-    reply = JsonReply(Dump(WholeAnswer(answering.head, answering.answers)));
+    reply = JsonReply(JsonText(WholeAnswer(answering.head, answering.answers)));
   } else {
     reply = ReplyOf(ToApiError(answering.failed));
   }
@@ -315,13 +315,13 @@ std::string Api::Models() const {
                         {"n_vocab", model_.spec().vocab},
                         {"n_params", model_.gguf().parameters()},
                         {"size", model_.gguf().file_bytes()}}}};
-  return Dump({{"object", "list"}, {"data", Json::array({model})}});
+  return JsonText({{"object", "list"}, {"data", Json::array({model})}});
 }
 
 std::string Api::Memory() const {
   const GeneratorSnapshot s = generator_.snapshot();
   const uint64_t records = s.engine.ffn.wanted;
-  return Dump({{"budget_bytes", s.budget_bytes},
+  return JsonText({{"budget_bytes", s.budget_bytes},
                {"peak_bytes", s.peak_bytes},
                {"memory", MemoryUseJson(s.memory)},
                {"requests", {{"running", s.running}, {"waiting", s.waiting}}},
@@ -345,7 +345,7 @@ OrApiError<std::string> Api::Tokenize(std::string_view body) const {
       tokens.push_back(id);
     }
   }
-  return Dump({{"tokens", std::move(tokens)}});
+  return JsonText({{"tokens", std::move(tokens)}});
 }
 
 OrApiError<std::string> Api::Detokenize(std::string_view body) const {
@@ -353,7 +353,7 @@ OrApiError<std::string> Api::Detokenize(std::string_view body) const {
   if (!json.ok()) return json.error();
   OrApiError<std::vector<TokenId>> ids = ParseDetokenize(*json, model_.tokenizer().vocab_size());
   if (!ids.ok()) return ids.error();
-  return Dump({{"content", model_.tokenizer().Decode(*ids)}});
+  return JsonText({{"content", model_.tokenizer().Decode(*ids)}});
 }
 
 }  // namespace elasticmem

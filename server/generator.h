@@ -68,7 +68,7 @@ struct GeneratorOptions {
   uint64_t max_queued_tokens = 1 << 20;  // their prompts and what they may generate
 };
 
-// Histogram bounds in seconds are the metrics' business; these are the samples since the last look.
+// How things stood after a step; counts since the start.
 struct GeneratorSnapshot {
   BatcherStatistics batcher;
   EngineStatistics engine;

@@ -4,16 +4,11 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <nlohmann/json.hpp>
+#include "server/json_text.h"
 
 namespace elasticmem {
-namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-}  // namespace
 
 RequestLog::RequestLog(Format format) : format_(format) {
   if (format == Format::kOff) return;
@@ -41,13 +36,13 @@ void RequestLog::Write(const RequestRecord& r) {
                      {"cached_tokens", r.usage.cached_tokens},
                      {"generated_tokens", r.usage.generated_tokens}};
   if (format_ == Format::kJson) {
-    logger_->info("{}", Dump(json).substr(1));
+    logger_->info("{}", JsonText(json).substr(1));
     return;
   }
   std::string line;
   for (const auto& [key, value] : json.items()) {
     // What a client wrote cannot begin a line of its own: control characters are escaped as in JSON.
-    const std::string text = Dump(value);
+    const std::string text = JsonText(value);
     if (text == "\"\"" || (key.ends_with("_tokens") && value == 0) || (key == "queue_seconds" && value == 0)) continue;
     line += fmt::format("{}{}={}", line.empty() ? "" : " ", key,
                         value.is_number_float() ? fmt::format("{:.3f}", value.get<double>()) : text);
@@ -57,7 +52,7 @@ void RequestLog::Write(const RequestRecord& r) {
 
 void RequestLog::Say(const std::string& text) {
   if (!logger_) return;
-  logger_->info("{}", format_ == Format::kJson ? Dump({{"message", text}}).substr(1) : text);
+  logger_->info("{}", format_ == Format::kJson ? JsonText({{"message", text}}).substr(1) : text);
 }
 
 }  // namespace elasticmem
